@@ -8,7 +8,7 @@ work is done by a worker that stays (`nodes/resident`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context, Message
@@ -55,26 +55,16 @@ def make_client_app(
     """
     if found := private(mods):
         raise ConfigError(f"make_client_app: mods={found}: give it as one of train_mods.")
-    own = None
+    parts = None
     if (data, model, train, client_fn, label, *feature_columns) != (None, None, None, None, ""):
         from corsage.app.nodes.own import own_of
         from corsage.datasets.given.given_samples import Columns
 
-        own = own_of(data, model, train, client_fn, Columns(label, tuple(feature_columns)))
-    app, desk = ClientApp(mods=list(mods)), Desk(own, private(train_mods))
-
-    @app.train(mods=list(train_mods))
-    def on_train(message: Message, context: Context) -> Message:
-        return desk.answer("train", message, context)
-
-    @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        return desk.answer("evaluate", message, context)
-
-    @app.query()
-    def query(message: Message, context: Context) -> Message:
-        return desk.answer("query", message, context)
-
+        parts = own_of(data, model, train, client_fn, Columns(label, tuple(feature_columns)))
+    app, desk = ClientApp(mods=list(mods)), Desk(parts, private(train_mods))
+    app.train(mods=list(train_mods))(partial(desk.answer, "train"))
+    app.evaluate()(partial(desk.answer, "evaluate"))
+    app.query()(partial(desk.answer, "query"))
     return app
 
 
@@ -105,7 +95,7 @@ class Desk:
 
     @cached_property
     def here(self) -> Answers:
-        """What this process answers itself; its code is loaded when it is needed."""
+        """The answers of this process itself; their code is loaded when it is needed."""
         from corsage.app.nodes.answers import Answers
 
         return Answers(self.own, self.guard)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from corsage.app.output.complaint import complain
-from corsage.app.states.files import safe_name
+from corsage.app.states.state_files import safe_name
 from corsage.core.arrays import Array, Ints
 from corsage.core.configuration.command_line import read_words
 from corsage.core.configuration.config import Config

@@ -120,7 +120,7 @@ def ray_store(config: Config, nodes: int) -> RayStore:
 
 
 def _ray_workers(config: Config) -> int:
-    """How many workers fit on this machine; on a cluster the user says num-nodes."""
+    """The number of workers that fit on this machine; on a cluster the user says num-nodes."""
     if config.federation.ray_address and not config.federation.num_nodes:
         raise ConfigError("ray-address: say how many nodes host the users (num-nodes=...).")
     return max(1, int((os.cpu_count() or 1) / config.federation.node_cpus))

@@ -220,10 +220,10 @@ def replayed(place: Path, config: Config, memory: Memory) -> None:
 
 def mark(folder: Path) -> None:
     """Write down that the run has forgotten users, whom its data still have; not whom."""
-    from corsage.app.run.resuming import FORGOTTEN, text_of
+    from corsage.app.run.resuming import FORGOTTEN_MARK, text_of
 
     path = folder / "config.json"
-    write_atomically(path, text_of({**unsealed(path), FORGOTTEN: True}), durable=True)
+    write_atomically(path, text_of({**unsealed(path), FORGOTTEN_MARK: True}), durable=True)
 
 
 @contextmanager

@@ -42,7 +42,7 @@ class LocalGrid(Grid):
         if num_nodes < 1:
             raise ConfigError(f"LocalGrid: num_nodes={num_nodes}: must be at least 1.")
         self._app = client_app
-        own = {} if users is None else {"users": json.dumps(list(users))}
+        share = {} if users is None else {"users": json.dumps(list(users))}
         self._run = Run.create_empty(run_id=secrets.randbits(62))
         TaskIdentity.run_id = self._run.run_id
         TaskIdentity.node_id = SUPERLINK_NODE_ID
@@ -51,7 +51,7 @@ class LocalGrid(Grid):
             secrets.randbits(62) + 2: Context(
                 run_id=self._run.run_id,
                 node_id=number,
-                node_config={"partition-id": number, "num-partitions": num_nodes, **own},
+                node_config={"partition-id": number, "num-partitions": num_nodes, **share},
                 state=RecordDict(),
                 run_config={},
             )

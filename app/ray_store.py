@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 
-from corsage.strategies.rounds.sizes import MB, Load
+from corsage.strategies.devices.sizes import MB, Load
 
 FULL = 0.95
 """The share of a disk beyond which Ray puts nothing more there (local_fs_capacity_threshold)."""

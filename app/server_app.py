@@ -21,7 +21,7 @@ from corsage.app.run.status import watched
 from corsage.core.configuration.config import Config
 from corsage.core.configuration.known_keys import defaults
 from corsage.core.errors import CorsageError, StatesGone
-from corsage.strategies.rounds.grids import is_at_home
+from corsage.strategies.rounds.turns import is_at_home
 
 
 def main(opened: RunFolder | None, grid: Grid, context: Context) -> None:
@@ -69,7 +69,7 @@ def play(run: RunFolder, strategy: AnyStrategy, grid: Grid) -> float:
 
 
 def one_line(record: logging.LogRecord) -> bool:
-    """What Corsage itself refuses is one line in Flower's log too; a bug keeps its traceback."""
+    """Make an error of Corsage's own one line in Flower's log, too; a bug keeps its traceback."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, CorsageError):
         text = " ".join(str(error).split())

@@ -24,7 +24,7 @@ from corsage.app.output.remarks import Remarks
 from corsage.app.results.row import Row
 from corsage.app.results.rowfile import RowFile
 from corsage.app.results.run import Run
-from corsage.app.run.models import models_in_memory
+from corsage.app.run.model_files import models_in_memory
 from corsage.core.configuration.command_line import exampled
 from corsage.core.configuration.config import AUTOMATIC, Config
 from corsage.core.configuration.keywords import Keywords
@@ -35,10 +35,10 @@ from corsage.core.version import warn_if_untested
 from corsage.datasets.dealing.federated import check_users, simulated
 from corsage.datasets.user_data import FederatedData
 from corsage.strategies import strategy_class
+from corsage.strategies.effort import as_set, with_budget
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.results import Result, Summary
-from corsage.strategies.work import as_set, with_budget
 
 AnyStrategy = Strategy[Any, Any]
 FILES = "it writes no files; the command line does (python run_simulation.py)"

@@ -41,7 +41,7 @@ from corsage.strategies import strategy_class
 from corsage.strategies.devices.exchange import exchange
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
-from corsage.strategies.rounds.results import LAST
+from corsage.strategies.rounds.results import LAST_ROUNDS
 
 ALGORITHM, USERS, WORKERS, ROUNDS = "fedrep", 50, 2, 30
 SMALL, LARGE = "200", "3850"  # hidden units: messages of 52 kB and of 1 MB
@@ -257,9 +257,9 @@ def flower_rounds(found: dict[str, list[float]], grid: Grid) -> None:
     arrays = ArrayRecord([np.zeros(1, np.float32)])
     strategy, stamps = FlowerFedAvg(fraction_evaluate=0.0, min_available_nodes=WORKERS), []
     stamp = lambda number, arrays: stamps.append(time.perf_counter())  # noqa: E731
-    strategy.start(grid, arrays, num_rounds=LAST, evaluate_fn=stamp)
+    strategy.start(grid, arrays, num_rounds=LAST_ROUNDS, evaluate_fn=stamp)
     found["round"] += np.diff(stamps).tolist()
-    for _ in range(LAST):
+    for _ in range(LAST_ROUNDS):
         content = RecordDict({"arrays": arrays, "config": ConfigRecord()})
         messages = [Message(content, node, "train", ttl=60) for node in grid.get_node_ids()]
         begin = time.perf_counter()

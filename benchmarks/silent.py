@@ -24,7 +24,7 @@ from corsage.app.local_grid import LocalGrid
 from corsage.benchmarks.measure import Measure
 from corsage.core.configuration.config import Config
 from corsage.strategies import strategy_class
-from corsage.strategies.devices import exchange, network
+from corsage.strategies.devices import devices, exchange
 from corsage.strategies.rounds import reception
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.results import Result
@@ -66,7 +66,7 @@ def stopped() -> Iterator[Clock]:
     """The clock by which the server waits for replies and for nodes."""
     clock = Clock()
     with ExitStack() as stack:
-        for module in (exchange, network, reception):
+        for module in (exchange, devices, reception):
             stack.enter_context(mock.patch.object(module, "time", clock))
         yield clock
 

@@ -44,7 +44,7 @@ from corsage.networks.network import Network
 from corsage.networks.pull import Pull
 from corsage.networks.training import SINGLE, Types
 from corsage.networks.user_scores import Arithmetic, features_of_each, outputs_of_each, score
-from corsage.strategies.work import effort, pace
+from corsage.strategies.effort import effort, pace
 
 if TYPE_CHECKING:
     from corsage.clients.parts.own_steps import OwnSteps

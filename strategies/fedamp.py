@@ -33,7 +33,7 @@ from corsage.core.keys import Keys, key
 from corsage.core.messages.encoding import encode
 from corsage.core.messages.replies import Replies
 from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.means.rows import enter, places
+from corsage.strategies.rounds.means.user_rows import enter, places
 from corsage.strategies.rounds.model_arrays import without_statistics
 from corsage.strategies.rounds.turns import Parcel
 

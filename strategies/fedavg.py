@@ -8,7 +8,7 @@ Table 1: after the last round each user trains the head of the global model on i
 from __future__ import annotations
 
 from corsage.core.keys import NoKeys
-from corsage.strategies.rounds.global_model import GlobalModel
+from corsage.strategies.rounds.base import GlobalModel
 from corsage.strategies.rounds.state import ModelState
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from corsage.core.keys import Keys, key
-from corsage.strategies.rounds.global_model import GlobalModel
+from corsage.strategies.rounds.base import GlobalModel
 from corsage.strategies.rounds.state import ModelState
 
 

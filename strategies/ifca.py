@@ -35,8 +35,7 @@ from corsage.core.keys import Keys, key
 from corsage.core.messages.replies import Replies
 from corsage.core.seeding import torch_seed
 from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.means.cluster_means import cluster_sums, named_models
-from corsage.strategies.rounds.means.rows import user_weights
+from corsage.strategies.rounds.means.user_rows import cluster_sums, named_models, user_weights
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
@@ -99,7 +98,7 @@ class IFCA(Strategy[IFCAKeys, IFCAState]):
         return {"model": self.state.models[0]}
 
     def numbers(self, kind: str) -> tuple[Number, ...]:
-        """Which model a user picked."""
+        """The number of the model that a user picked."""
         return (Number("cluster", low=0.0, high=self.keys.ifca_clusters - 1.0, whole=True),)
 
     def merge(self, replies: Replies) -> IFCAState:

@@ -46,7 +46,7 @@ from corsage.strategies.rounds.base import Strategy
 if TYPE_CHECKING:
     from corsage.networks.network import Network
 
-BLOCK = 4096  # coins that are drawn in one go
+COINS_AT_ONCE = 4096  # coins that are drawn in one go
 
 
 @dataclass(frozen=True)
@@ -160,10 +160,10 @@ def coins(seed: int, p: float, first: int, limit: int) -> tuple[int, int]:
 
 
 def falls(seed: int, p: float, number: int) -> bool:
-    """Whether a coin says aggregation step."""
-    return bool(_block(seed, number // BLOCK)[number % BLOCK] < p)
+    """True if a coin says aggregation step."""
+    return bool(_block(seed, number // COINS_AT_ONCE)[number % COINS_AT_ONCE] < p)
 
 
 @lru_cache(maxsize=4)
 def _block(seed: int, number: int) -> NDArray[np.float64]:
-    return generator(seed, "l2gd coins", number).random(BLOCK)
+    return generator(seed, "l2gd coins", number).random(COINS_AT_ONCE)

@@ -51,7 +51,7 @@ class LGFedAvgState:
 
 
 def local_and_global(model: ModelKeys) -> tuple[str, str]:
-    """Which part of the model is l_m, and which is g."""
+    """The names of the parts of the model that are l_m and g."""
     return ("head", "body") if model.shared or model.personal else ("body", "head")
 
 

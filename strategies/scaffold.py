@@ -33,7 +33,7 @@ from corsage.core.arrays import Floats32
 from corsage.core.keys import Keys, key
 from corsage.core.messages.replies import Replies
 from corsage.core.messages.schema import capped
-from corsage.strategies.rounds.global_model import GlobalModel
+from corsage.strategies.rounds.base import GlobalModel
 from corsage.strategies.rounds.state import ModelState
 from corsage.strategies.rounds.turns import Parcel
 
@@ -69,7 +69,7 @@ class Scaffold(GlobalModel[ScaffoldKeys, ScaffoldState]):
     changes = ("variate",)
 
     def unused(self, name: str) -> str:
-        """What makes c_i+ no mean of gradients."""
+        """The reason why c_i+ would be no mean of gradients."""
         if name in ("optimizer", "clip-gradient"):
             return "its variates are means of gradients, of which x - y_i must be the sum"
         return ""

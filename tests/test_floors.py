@@ -117,7 +117,7 @@ def test_algorithms_know_nothing_of_other_families(floor: str) -> None:
         others = [f"{f}.{family}" for f in ("strategies", "clients") for family in FAMILIES]
         barred = [name for name in others if not (house and name.endswith(f".{house}"))]
         wrong += [f"{file.relative_to(ROOT)}: {n}" for n in imported(file) if within(n, barred)]
-        if floor == "strategies" and house != "rounds" and file.stem != "work":
+        if floor == "strategies" and house != "rounds" and file.stem != "effort":
             own = [*shared, f"{floor}.{house}" if house else f"{floor}.{file.stem}"]
             wrong += [
                 f"{file}: {n}" for n in imported(file) if within(n, [floor]) and not within(n, own)
@@ -161,7 +161,7 @@ from corsage.app.local_grid import LocalGrid
 from corsage.strategies.fedavg import FedAvg
 FedAvg(num_users=4, num_rounds=1).start(LocalGrid(app, 2))
 """
-DEVICES = "import corsage.strategies.devices.network"
+DEVICES = "import corsage.strategies.devices.devices"
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ DEVICES = "import corsage.strategies.devices.network"
     [
         (SIMULATION, "corsage.strategies.devices"),
         (SIMULATION, "corsage.strategies.devices.riding"),
-        (SIMULATION, "corsage.strategies.rounds.sizes"),
+        (SIMULATION, "corsage.strategies.devices.sizes"),
         (DEVICES, "corsage.strategies.rounds"),
     ],
 )

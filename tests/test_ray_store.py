@@ -12,7 +12,7 @@ import pytest
 from corsage.app import engines, ray_store
 from corsage.app.command import run
 from corsage.app.ray_store import MUCH, RayStore, store_of
-from corsage.strategies.rounds.sizes import Load
+from corsage.strategies.devices.sizes import Load
 
 Usage = namedtuple("Usage", "total used free")
 WORDS = ["strategy=fedavg", "num-users=4", "num-rounds=1", "hidden=16", "fine-tune-epochs=0"]

@@ -1,1 +1,1 @@
-"""What happens at a node: who it is, what a message may do there, the work of its users."""
+"""Nodes: their identity, the limits on messages there, and the work of their users."""

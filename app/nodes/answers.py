@@ -19,11 +19,11 @@ from flwr.supercore import log
 
 from corsage.app.nodes.deployed import is_device
 from corsage.app.nodes.device import admitted, experiment_of, frozen_of, read_task
-from corsage.app.nodes.identity import proof_of
-from corsage.app.nodes.node import Node, Nodes
-from corsage.app.nodes.outward import describe, outward
-from corsage.app.nodes.patience import TimeUp, time_limit
+from corsage.app.nodes.node import Node, Nodes, Order
 from corsage.app.nodes.places import Places
+from corsage.app.nodes.reporting import describe, outward
+from corsage.app.nodes.time_limit import TimeUp, time_limit
+from corsage.app.states.state_dir import proof_of
 from corsage.clients import client_class
 from corsage.core.errors import CheckpointError, Refused, StorageError
 from corsage.core.messages.aboard import joined, on_board
@@ -38,7 +38,6 @@ from corsage.core.version import untested
 
 if TYPE_CHECKING:
     from corsage.app.nodes.own import Own
-    from corsage.app.nodes.work import Report
 
 
 class Answers:
@@ -55,67 +54,89 @@ class Answers:
 
     def answer(self, kind: str, message: Message, context: Context) -> Message:
         """The reply to a message of a kind: `train`, `evaluate` or `query`."""
+        if is_device(context):
+            return self._safely(kind, message, context)
+        try:
+            content: Any = message.content
+            task = decode_task(content["config"])
+            node = self.nodes.of(context, task)
+            if kind == "query":
+                return introduced(message, introduction(node), self.guard)
+            for options in (task.options, *task.cohort_options):
+                options_of(options, client_class(task.algorithm).takes, BELIEVING)
+            limit_threads(task.train.torch_threads)
+            rows = decode(content["rows"]) if "rows" in content else {}
+            order = Order(task, decode(content["arrays"]), rows)
+            return self._worked(kind, order, node, message, context)
+        except (StorageError, CheckpointError) as error:  # of simulated users
+            damaged = isinstance(error, CheckpointError)
+            return failure(message, str(error), ENDS_THE_STRATEGY if damaged else ENDS_THE_RUN)
+        except Exception as error:
+            said = str(error) if kind == "query" else f"{kind}: {describe(error)}"
+            return failure(message, said or describe(error))
+
+    def _worked(
+        self, kind: str, order: Order, node: Node, message: Message, context: Context
+    ) -> Message:
+        """The reply to an order; an error if all that there is to report is one cause."""
+        from corsage.app.nodes.work import work
+
+        task, places = order.task, self.places
+        keeps = client_class(task.algorithm).personal
+        store = places.states(context, node, task) if keeps else None
+        models = places.models(context, node, task) if kind == "evaluate" else None
+        report = work(kind, order, node, store, models)
+        if not report.users and not report.lost and len(set(report.failed.values())) == 1:
+            return failure(message, next(iter(report.failed.values())))
+        report.exchange = task.exchange
+        return Message(encode_reply(report), reply_to=message)
+
+    # On a device, which does what it allows.
+
+    def _safely(self, kind: str, message: Message, context: Context) -> Message:
+        """A device's reply, whatever happens."""
         if kind == "query":
-            return introduce(message, context, self.nodes, self.guard)
-        return answer(kind, message, context, self.nodes, self.places)
+            user = str(context.node_config.get("user", ""))
+            who = f"user {user}" if user else "device"
+            return guarded(who, message, context, partial(self._introduce, message, context))
+        return guarded(kind, message, context, partial(self._obey, kind, message, context))
 
-
-def answer(kind: str, message: Message, context: Context, nodes: Nodes, places: Places) -> Message:
-    """Train or evaluate the users that the message names."""
-    if is_device(context):
-        return guarded(kind, message, context, partial(obey, kind, message, context, nodes, places))
-    from corsage.app.nodes.work import work
-
-    try:
-        content: Any = message.content
-        task = decode_task(content["config"])
-        for options in (task.options, *task.cohort_options):
-            options_of(options, client_class(task.algorithm).takes, BELIEVING)
-        node = nodes.of(context, task)
-        limit_threads(task.train.torch_threads)
-        report = work(
-            kind,
-            task,
-            node,
-            places.of(context, node, task),
-            decode(content["arrays"]),
-            decode(content["rows"]) if "rows" in content else {},
+    def _introduce(self, message: Message, context: Context) -> Message:
+        """Say who its users are and what their data look like."""
+        task = read_task(message.content, limits_of(context.node_config))
+        node = self.nodes.of(context, task)
+        if line := untested():
+            log(WARNING, line)
+        limits = self.nodes.limits(context)
+        options_of(task.options, Takes(), Doubt(limits))
+        about = replace(
+            introduction(node),
+            proof=proof_of(node.state_dir, task.experiment),
+            frozen=frozen_of(task, node, limits),
+            most=limits.max_parameters,
         )
-    except (StorageError, CheckpointError) as error:  # of simulated users
-        damaged = isinstance(error, CheckpointError)
-        return _failure(message, str(error), ENDS_THE_STRATEGY if damaged else ENDS_THE_RUN)
-    except Exception as error:
-        return _failure(message, f"{kind}: {describe(error)}")
-    return _answered(message, report, task.exchange)
+        return introduced(message, about, self.guard)
 
+    def _obey(self, kind: str, message: Message, context: Context) -> Message:
+        """Train or evaluate; an evaluation on board comes first: it is of the models before."""
+        inner = on_board(message) if kind == "train" else None
+        if inner is None:
+            return self._do(kind, message, context)
+        evaluated, trained = (
+            caught(name, one, partial(self._do, name, one, context))
+            for name, one in (("evaluate", inner), (kind, message))
+        )
+        return Message(joined(trained, evaluated), reply_to=message)
 
-def obey(kind: str, message: Message, context: Context, nodes: Nodes, places: Places) -> Message:
-    """The same on a device, which does what it allows.
-
-    An evaluation on board comes first: it is of the models before this training.
-    """
-    inner = on_board(message) if kind == "train" else None
-    if inner is None:
-        return do(kind, message, context, nodes, places)
-    evaluated, trained = (
-        caught(name, one, partial(do, name, one, context, nodes, places))
-        for name, one in (("evaluate", inner), (kind, message))
-    )
-    return Message(joined(trained, evaluated), reply_to=message)
-
-
-def do(kind: str, message: Message, context: Context, nodes: Nodes, places: Places) -> Message:
-    """One thing that a device is asked for."""
-    limits = nodes.limits(context)
-    task = read_task(message.content, limits)
-    node = nodes.of(context, task)
-    order = admitted(task, node, message.content, limits)
-    limit_threads(node.threads or limits.threads(task.train.torch_threads))
-    from corsage.app.nodes.work import work
-
-    store = places.of(context, node, replace(task, experiment=experiment_of(task)))
-    report = work(kind, order.task, node, store, order.arrays, order.rows)
-    return _answered(message, report, task.exchange)
+    def _do(self, kind: str, message: Message, context: Context) -> Message:
+        """One thing that a device is asked for."""
+        limits = self.nodes.limits(context)
+        task = read_task(message.content, limits)
+        node = self.nodes.of(context, task)
+        order = admitted(task, node, message.content, limits)
+        limit_threads(node.threads or limits.threads(task.train.torch_threads))
+        own = replace(order.task, experiment=experiment_of(task))
+        return self._worked(kind, replace(order, task=own), node, message, context)
 
 
 def guarded(phase: str, message: Message, context: Context, work: Callable[[], Message]) -> Message:
@@ -126,7 +147,7 @@ def guarded(phase: str, message: Message, context: Context, work: Callable[[], M
     except TimeUp:
         return too_long(phase, message, context)
     except (Exception, SystemExit) as error:  # of the limits themselves
-        return _failure(message, outward(phase, error))
+        return failure(message, outward(phase, error))
 
 
 def caught(phase: str, message: Message, work: Callable[[], Message]) -> Message:
@@ -134,66 +155,25 @@ def caught(phase: str, message: Message, work: Callable[[], Message]) -> Message
     try:
         return work()
     except (Exception, SystemExit) as error:
-        return _failure(message, outward(phase, error))
+        return failure(message, outward(phase, error))
 
 
 def too_long(phase: str, message: Message, context: Context) -> Message:
     """The reply of a device whose time for one message is over."""
     limits = limits_of(context.node_config)
     why = f"more than this device allows (max-seconds={limits.max_seconds:g})"
-    return _failure(message, outward(phase, Refused(f"the work took {why}")))
+    return failure(message, outward(phase, Refused(f"the work took {why}")))
 
 
-def _answered(message: Message, report: Report, exchange: str) -> Message:
-    """A report as a reply; an error if all that there is to report is one cause."""
-    if not report.users and not report.lost and len(set(report.failed.values())) == 1:
-        return _failure(message, next(iter(report.failed.values())))
-    report.exchange = exchange
-    return Message(encode_reply(report), reply_to=message)
-
-
-def introduce(message: Message, context: Context, nodes: Nodes, guard: str = "") -> Message:
-    """Say who the node's users are and what their data look like.
-
-    `guard` is a mod that would protect the node and not its users.
-    """
-    if is_device(context):
-        user = str(context.node_config.get("user", ""))
-        who = f"user {user}" if user else "device"
-        return guarded(who, message, context, partial(say, message, context, nodes, guard))
-    try:
-        node = nodes.of(context, decode_task(message.content.config_records["config"]))
-    except Exception as error:
-        return _failure(message, str(error) or describe(error))
-    return introduced(message, introduction(node), guard)
-
-
-def say(message: Message, context: Context, nodes: Nodes, guard: str) -> Message:
-    """The same on a device."""
-    task = read_task(message.content, limits_of(context.node_config))
-    node = nodes.of(context, task)
-    if line := untested():
-        log(WARNING, line)
-    limits = nodes.limits(context)
-    options_of(task.options, Takes(), Doubt(limits))
-    own = replace(
-        introduction(node),
-        proof=proof_of(node.state_dir, task.experiment),
-        frozen=frozen_of(task, node, limits),
-        most=limits.max_parameters,
-    )
-    return introduced(message, own, guard)
-
-
-def introduced(message: Message, own: Introduction, guard: str) -> Message:
-    """A node's introduction, or why it cannot take part."""
-    if guard and len(own.users) > 1:
-        return _failure(
+def introduced(message: Message, who: Introduction, guard: str) -> Message:
+    """A node's introduction, or why it cannot take part: a guard of nodes protects no user."""
+    if guard and len(who.users) > 1:
+        return failure(
             message,
-            f"{guard} protects what a node sends, and this node hosts {len(own.users)} users: "
+            f"{guard} protects what a node sends, and this node hosts {len(who.users)} users: "
             "give each user a node of its own, in a simulation by num-nodes as large as num-users",
         )
-    return Message(encode_introduction(own), reply_to=message)
+    return Message(encode_introduction(who), reply_to=message)
 
 
 def introduction(node: Node) -> Introduction:
@@ -220,8 +200,9 @@ def _limit_threads(number: int, with_scipy: bool) -> None:
     threadpoolctl.threadpool_limits(number, user_api="blas")
 
 
-def _failure(
+def failure(
     message: Message, reason: str, code: int = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 ) -> Message:
+    """An error as a reply; all of it is in the log."""
     log(DEBUG, "the message failed", exc_info=True)
     return Message(Error(code=code, reason=reason), reply_to=message)

@@ -1,4 +1,4 @@
-"""What a node does with the models that it judged: a file of them, for whoever loads it later."""
+"""Delivery of the models that a node judged: a file of them, for whoever loads it later."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flwr.supercore import log
 from corsage.app.nodes.node import Node
 from corsage.app.results.header import Header, spec
 from corsage.app.results.rowfile import CODES, MODELS, PICKED, SCALES, SHARED, USERS, encoded
-from corsage.app.states.models import ModelShelf
+from corsage.app.states.pieces import ModelShelf
 from corsage.clients.base import Client, Models
 from corsage.core.arrays import Array, Arrays
 from corsage.core.errors import StorageError
@@ -23,25 +23,29 @@ from corsage.datasets.user_data import FederatedData
 from corsage.networks.network import Network
 
 
+def delivers(task: Task, node: Node) -> bool:
+    """True if an evaluation is one whose models are kept."""
+    if not node.simulated:
+        return ROW_OPTION in task.options
+    return bool(task.options.get(DELIVER_OPTION)) and ROOM_OPTION in task.options
+
+
 class ModelDelivery:
     """Leaves the models of one message's users where they are to be.
 
     Parameters
     ----------
     task, node : the message, and who it is to.
-    shelf : where they go; None: nowhere.
+    shelf : where they go.
     """
 
-    def __init__(self, task: Task, node: Node, shelf: ModelShelf | None) -> None:
+    def __init__(self, task: Task, node: Node, shelf: ModelShelf) -> None:
         self.task, self.node, self.shelf, self.count = task, node, shelf, 0
-        options = task.options
-        due = bool(options.get(DELIVER_OPTION)) if node.simulated else ROW_OPTION in options
-        self.wanted = due and (not node.simulated or ROOM_OPTION in options)
-        self.room = int(options.get(ROOM_OPTION, 0)) if node.simulated else None
+        self.room = int(task.options.get(ROOM_OPTION, 0)) if node.simulated else None
 
     def add(self, client: Client[Any]) -> None:
         """Keep the models that a client judged last."""
-        if self.shelf is None or not self.wanted or client.judged is None:
+        if client.judged is None:
             return
         users = list(client.users)
         groups = [[i] for i in range(len(users))] if self.shelf.each_alone else [range(len(users))]
@@ -51,7 +55,6 @@ class ModelDelivery:
     def _put(self, client: Client[Any], models: Models, places: Sequence[int]) -> None:
         users, row = [client.users[i] for i in places], str(self.task.options[ROW_OPTION])
         head, arrays = self.file(client, models, places)
-        assert self.shelf is not None
         try:
             self.shelf.put(row, self.task.exchange, self.count, users[0], encoded(head, arrays))
         except OSError as error:
@@ -67,11 +70,11 @@ class ModelDelivery:
         """The header and the tensors of some of the client's users."""
         task, data, form = self.task, self.node.data, client.arithmetic
         arrays = tensors(client.full, models, list(places))
-        own = sum(a[:1].nbytes for name, a in arrays.items() if name.startswith(USERS))
-        kept = self.room is None or own <= self.room
+        size = sum(a[:1].nbytes for name, a in arrays.items() if name.startswith(USERS))
+        kept = self.room is None or size <= self.room
         if not kept:
             arrays = {n: a for n, a in arrays.items() if not n.startswith(USERS)}
-        if not self.count or (self.shelf and self.shelf.each_alone):
+        if not self.count or self.shelf.each_alone:
             arrays |= fixed(client.full)  # of the pieces of a row, its file takes the first's
         head = Header(
             strategy=task.algorithm,
@@ -79,7 +82,7 @@ class ModelDelivery:
             round=task.round,
             users=tuple(client.users[i] for i in places),
             kept=kept,
-            size=own * len(places),
+            size=size * len(places),
             model=spec(task.model),
             shape=task.shape,
             num_classes=task.num_classes,
@@ -97,7 +100,7 @@ class ModelDelivery:
 
 
 def fixed(network: Network) -> Arrays:
-    """What nobody trains, by name, as far as a file can hold it."""
+    """The frozen arrays by name, as far as a file can hold them."""
     kept = network.vector.fixed.arrays.items()
     return {SHARED + name: array for name, array in kept if str(array.dtype) in CODES}
 

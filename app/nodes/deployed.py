@@ -10,33 +10,33 @@ from flwr.app import Context
 
 from corsage.core.errors import ConfigError
 
-CLIENT = "flwr.supernode.runtime.run_clientapp"
+CLIENT_PROCESS = "flwr.supernode.runtime.run_clientapp"
 """What the process of a SuperNode's client app has loaded, and no other."""
 RESIDENT = "corsage.app.nodes.resident.process"
 """The same of a SuperNode's resident worker."""
-SECONDS = "worker-seconds"
-USUAL = 900.0
+WORKER_SECONDS = "worker-seconds"
+USUAL_SECONDS = 900.0
 """Seconds for which a worker without work stays, if its owner says nothing."""
 
 
 def is_device(context: Context) -> bool:
-    """Whether a node has data of its own, or is a SuperNode, which must have some.
+    """True if a node has data of its own, or is a SuperNode, which must have some.
 
     Else it is one of a simulation, whose server is its user's own: it may name files.
     """
-    return "data" in context.node_config or CLIENT in sys.modules or RESIDENT in sys.modules
+    return "data" in context.node_config or CLIENT_PROCESS in sys.modules or RESIDENT in sys.modules
 
 
 def is_client() -> bool:
-    """Whether this is the process that a SuperNode has started for one message."""
-    return CLIENT in sys.modules
+    """True if this is the process that a SuperNode has started for one message."""
+    return CLIENT_PROCESS in sys.modules
 
 
 def worker_seconds(node_config: Mapping[str, Any]) -> float:
     """For how long a device keeps a worker that has no work; 0: it keeps none."""
-    value = node_config.get(SECONDS, USUAL)
+    value = node_config.get(WORKER_SECONDS, USUAL_SECONDS)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e6:
         raise ConfigError(
-            f"node config: {SECONDS}={value!r:.40}: must be a number from 0 to 1000000."
+            f"node config: {WORKER_SECONDS}={value!r:.40}: must be a number from 0 to 1000000."
         )
     return float(value)

@@ -9,14 +9,13 @@ folders and what is computed on are the device's own words, and never a message'
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord
 
-from corsage.app.nodes.node import Node
+from corsage.app.nodes.node import Node, Order
 from corsage.clients import client_class
-from corsage.core.arrays import Arrays
 from corsage.core.configuration.held_objects import is_name
 from corsage.core.errors import ConfigError, ModelError, Refused
 from corsage.core.keys import EPOCH_LIMIT, STEP_LIMIT, Keys
@@ -28,15 +27,6 @@ from corsage.core.registry import ALGORITHMS
 
 if TYPE_CHECKING:
     from corsage.clients.base import Client
-
-
-@dataclass(frozen=True)
-class Order:
-    """An order that a device was given, and will carry out."""
-
-    task: Task
-    arrays: Arrays
-    rows: Arrays
 
 
 def read_task(content: Any, limits: Limits) -> Task:
@@ -65,11 +55,11 @@ def admitted(task: Task, node: Node, content: Any, limits: Limits) -> Order:
     sizes = {"P": size, "B": network.body.stop, "H": size - network.head.start}
     sizes |= {"F": network.width, "C": task.num_classes}
     rows = content.get("rows")
-    found = {} if rows is None else arrays_as(rows, cls.takes.rows, sizes, len(task.users))
-    if cls.takes.many in found:
-        count = found[cls.takes.many].shape[1] * len(task.users)
+    each_users = {} if rows is None else arrays_as(rows, cls.takes.rows, sizes, len(task.users))
+    if cls.takes.many in each_users:
+        count = each_users[cls.takes.many].shape[1] * len(task.users)
         limits.check_space("matrices of all parameters by all", count * size**2)
-    return Order(task, arrays_as(content.get("arrays"), cls.takes.shared, sizes), found)
+    return Order(task, arrays_as(content.get("arrays"), cls.takes.shared, sizes), each_users)
 
 
 def with_row(options: dict[str, Any], algorithm: str) -> dict[str, Any]:
@@ -82,7 +72,7 @@ def with_row(options: dict[str, Any], algorithm: str) -> dict[str, Any]:
 
 def check_users(task: Task, node: Node, cls: type[Client[Any]]) -> int:
     """Refuse users who are not this device's; how many there are in all."""
-    users, own = task.users, set(node.users)
+    users, hosted = task.users, set(node.users)
     if not users or len(set(users)) < len(users):
         raise Refused("users: none, or one of them twice")
     if len(task.keep) % len(users):
@@ -92,14 +82,14 @@ def check_users(task: Task, node: Node, cls: type[Client[Any]]) -> int:
             numbers = f"{len(task.versions)} versions and {len(each)} {name}"
             raise Refused(f"{numbers} for {len(users)} users")
     if not cls.cohorts:
-        check_own(users, own)
+        check_own(users, hosted)
         return len(users)
-    check_own([name for name in users if name not in task.members and is_new(task, name)], own)
+    check_own([name for name in users if name not in task.members and is_new(task, name)], hosted)
     for name, group in task.members.items():
         if len(set(group)) < len(group):
             raise Refused(f"members of {shown(name)}: one of them twice")
-        check_own(group, own)
-    return len(own)
+        check_own(group, hosted)
+    return len(hosted)
 
 
 def is_new(task: Task, name: str) -> bool:
@@ -150,15 +140,15 @@ def frozen_of(task: Task, node: Node, limits: Limits) -> str:
     Empty where there is nothing of it, or the model for all is not known yet: then it is compared
     when the device is asked to train.
     """
-    own, keys = node.data, task.model
+    data, keys = node.data, task.model
     of_ours = ":" not in keys.model and not is_name(keys.model)
-    if not own.shape or own.facts is not None or (of_ours and not keys.frozen):
+    if not data.shape or data.facts is not None or (of_ours and not keys.frozen):
         return ""
     try:
-        check_model(replace(task, shape=own.shape, num_classes=own.num_classes), node, limits)
+        check_model(replace(task, shape=data.shape, num_classes=data.num_classes), node, limits)
         from corsage.networks.build import build_network
 
-        network = build_network(keys, own.shape, own.num_classes, task.seed, node.device)
+        network = build_network(keys, data.shape, data.num_classes, task.seed, node.device)
     except (ConfigError, ModelError):
         return ""
     return network.vector.fixed.fingerprint

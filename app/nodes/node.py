@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flwr.app import Context
 
-from corsage.app.nodes.deployed import SECONDS, is_device, worker_seconds
+from corsage.app.nodes.deployed import WORKER_SECONDS, is_device, worker_seconds
 from corsage.app.states.state_dir import KEEP_RUNS, state_folder
 from corsage.clients import client_class
+from corsage.core.arrays import Arrays
 from corsage.core.cache import Cache
 from corsage.core.configuration.config import check_data
 from corsage.core.configuration.key_groups import DataKeys
@@ -23,7 +24,6 @@ from corsage.core.keys import convert, flatten, names, read
 from corsage.core.messages.limits import Limits, limits_of
 from corsage.core.messages.wire import Task
 from corsage.core.registry import attached
-from corsage.core.tables.preparation import Preparation
 from corsage.datasets.dealing.federated import on_device, simulated, source_marks
 from corsage.datasets.shared_keys import CsvKeys, TableKeys
 from corsage.datasets.user_data import FederatedData
@@ -31,15 +31,16 @@ from corsage.datasets.user_data import FederatedData
 if TYPE_CHECKING:
     from corsage.app.nodes.own import Own
     from corsage.core.tables.column_facts import TableFacts
+    from corsage.core.tables.preparation import Preparation
     from corsage.networks.own_training import OwnTraining
 
 DEVICE_KEYS = (
     *("data", "user", "cluster", "num-classes", "state-dir", "keep-runs", "device"),
-    *("torch-threads", "share-columns", SECONDS),
+    *("torch-threads", "share-columns", WORKER_SECONDS),
 )
 NO_DATA = 'this node has no data: give it --node-config "data=FILE user=NAME state-dir=FOLDER".'
 Facts = tuple[Any, ...]
-FILES = ("data", "cluster-map")
+FILE_WORDS = ("data", "cluster-map")
 """Words of a node config that name files."""
 CACHED = 16
 """What a device prepares and keeps for later messages, at most."""
@@ -82,7 +83,7 @@ class Node:
 
     @property
     def table(self) -> TableFacts | None:
-        """What the node says of the columns of its table, by its own users' training rows."""
+        """Facts of the columns of the node's table, by its own users' training rows."""
         data = self.data
         if data.facts is None:
             return None
@@ -95,6 +96,15 @@ class Node:
         return facts
 
 
+@dataclass(frozen=True)
+class Order:
+    """A task, and the arrays that came with it: for all users alike, and with a row for each."""
+
+    task: Task
+    arrays: Arrays
+    rows: Arrays
+
+
 class Nodes:
     """The nodes that this process has worked for: a simulation's worker serves many.
 
@@ -103,6 +113,7 @@ class Nodes:
 
     def __init__(self, app: Own | None = None) -> None:
         self.app, self._nodes = app, Cache()
+        self._now: dict[Facts, tuple[Facts, Node]] = {}  # of the run that each is in
         self._devices: dict[Facts, tuple[Facts, Node]] = {}
 
     def __reduce__(self) -> tuple[type[Nodes], tuple[Own | None]]:
@@ -111,45 +122,55 @@ class Nodes:
 
     def of(self, context: Context, task: Task) -> Node:
         """The node that a context belongs to, with the data that the task means."""
-        own = tuple(sorted(context.node_config.items()))
+        node_config = tuple(sorted(context.node_config.items()))
         if self.app is not None:
-            return self._own(self.app, (context.node_id, *own), context, task)
+            return self._own(self.app, (context.node_id, *node_config), context, task)
         if is_device(context):
-            return self._device(own, task)
+            return self._device(node_config, task)
         together = client_class(task.algorithm).cohorts
         facts = task.data, task.device_data, task.num_users, task.seed, together
-        key = own, *facts, source_marks(task.data)  # a file may have been rewritten since
+        now = node_config, task.experiment, *facts, task.preparation
+        known = self._now.get(node_config)
+        if known is None or known[0] != now or not task.users:  # an introduction looks anew
+            known = self._now[node_config] = (
+                now,
+                self._simulated(node_config, facts, task.preparation),
+            )
+        return known[1]
+
+    def _simulated(self, own: Facts, facts: Any, agreed: Preparation | None) -> Node:
+        """A node with a share of a data set; of a file that was rewritten since, anew."""
+        key = own, *facts, source_marks(facts[0])
         make = partial(self._nodes.get, key, lambda: simulated_node(dict(own), *facts))
-        agreed = task.preparation
         if agreed is None:
             return make()
         return self._nodes.get((*key, agreed), lambda: make().prepared(agreed))
 
     def limits(self, context: Context) -> Limits:
-        """What a device allows: as its owner says, and the model of its own app."""
+        """The limits of a device: those that its owner set, and the model of its own app."""
         limits = limits_of(context.node_config)
         return limits if self.app is None else self.app.allowed(limits)
 
-    def _own(self, app: Own, own: Facts, context: Context, task: Task) -> Node:
+    def _own(self, app: Own, key: Facts, context: Context, task: Task) -> Node:
         """The same where the data are the app's own."""
         facts = task.device_data, task.seed, task.model, task.algorithm
-        if own not in self._devices or self._devices[own][0] != facts:
-            self._devices.pop(own, None)
-            self._devices[own] = facts, app.node(context, task)
-        return self._devices[own][1]
+        if key not in self._devices or self._devices[key][0] != facts:
+            self._devices.pop(key, None)
+            self._devices[key] = facts, app.node(context, task)
+        return self._devices[key][1]
 
-    def _device(self, own: Facts, task: Task) -> Node:
+    def _device(self, mine: Facts, task: Task) -> Node:
         """A device, as the last message had it: others that a server thinks of are let go.
 
         Its files may have changed since.
         """
-        facts = task.device_data, task.seed, task.preparation, marks(dict(own))
-        if own not in self._devices or self._devices[own][0] != facts:
-            self._devices.pop(own, None)
-            made = _device(dict(own), task.device_data, task.seed)
-            check_room(made.data, task.preparation, limits_of(dict(own)))
-            self._devices[own] = facts, made.prepared(task.preparation)
-        node = self._devices[own][1]
+        facts = task.device_data, task.seed, task.preparation, marks(dict(mine))
+        if mine not in self._devices or self._devices[mine][0] != facts:
+            self._devices.pop(mine, None)
+            made = _device(dict(mine), task.device_data, task.seed)
+            check_room(made.data, task.preparation, limits_of(dict(mine)))
+            self._devices[mine] = facts, made.prepared(task.preparation)
+        node = self._devices[mine][1]
         if node.state_dir is not None:
             state_folder(str(node.state_dir))  # made again if it is gone since, or an error
         return node
@@ -177,7 +198,7 @@ def simulated_node(
 
 
 def wants_sums(keys: DataKeys) -> bool:
-    """Whether the federation's means and spreads are needed."""
+    """True if the federation's means and spreads are needed."""
     return isinstance(keys, TableKeys) and keys.sums
 
 
@@ -209,13 +230,13 @@ def _device(node_config: dict[str, Any], keys: DataKeys, seed: int) -> Node:
     if unknown:
         known = ", ".join((*DEVICE_KEYS, *names(Limits)))
         raise ConfigError(f"node config: {', '.join(sorted(unknown))}: unknown. Known: {known}.")
-    own = {name: value for name, value in node_config.items() if name in readable}
-    if "scale" in own:
+    mine = {name: value for name, value in node_config.items() if name in readable}
+    if "scale" in mine:
         raise ConfigError(
             "node config: scale: the run says by what columns are scaled; share-columns=false "
             "keeps the sums of this device here."
         )
-    file = read(CsvKeys, {**flatten(keys), **own})
+    file = read(CsvKeys, {**flatten(keys), **mine})
     user, cluster = str(node_config.get("user", "")), str(node_config.get("cluster", ""))
     data = on_device(str(node_config["data"]), user, cluster, file, seed)
     if "num-classes" in node_config and not data.num_classes:
@@ -229,15 +250,15 @@ def _device(node_config: dict[str, Any], keys: DataKeys, seed: int) -> Node:
 
 
 def marks(node_config: Mapping[str, Any]) -> Facts:
-    """What tells whether a device's files are still those that were read."""
-    found: list[tuple[int, ...]] = []
-    for name in FILES:
+    """Marks by which a device's files are known to be those that were read."""
+    stamps: list[tuple[int, ...]] = []
+    for name in FILE_WORDS:
         try:
             info = Path(str(node_config[name])).expanduser().stat()
         except (KeyError, OSError):
             continue
-        found.append((info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns))
-    return tuple(found)
+        stamps.append((info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns))
+    return tuple(stamps)
 
 
 def check_room(data: FederatedData, preparation: Preparation | None, limits: Limits) -> None:
@@ -250,7 +271,7 @@ def check_room(data: FederatedData, preparation: Preparation | None, limits: Lim
 
 
 def own_words(node_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Where a device keeps states, and what it computes on, as its node config says."""
+    """The fields of a node that a device's node config sets, such as where it keeps states."""
     state_dir = str(node_config.get("state-dir", ""))
     worker_seconds(node_config)  # or an error
     return {
@@ -264,7 +285,7 @@ def own_words(node_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def runs_to_keep(value: Any) -> int:
-    """What the node config says of it: at least the run that is going on."""
+    """The number of runs whose states stay; at least that of the one that is going on."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigError(
             f"node config: keep-runs={value!r:.40}: must be a whole number from 1 on."

@@ -1,4 +1,4 @@
-"""What an app brings along of its own: its data, its model, its training function.
+"""Parts that an app brings along: its data, its model, its training function.
 
 `make_client_app(data=..., model=..., train=...)` makes an `Own`; without it a node has a share of a
 data set, or a device's own file.
@@ -44,7 +44,7 @@ Loader = Callable[[Context], Any]
 
 @dataclass(frozen=True)
 class Own:
-    """What an app has of its own.
+    """The app's own data, model and training.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class Own:
             )
 
     def training(self, context: Context, users: list[str], given: Any) -> OwnTraining | None:
-        """How the node's users train, if not by Corsage's SGD."""
+        """The training function of the node's users, if it is not Corsage's SGD."""
         if self.train is None and self.client_fn is None:
             return None
         from corsage.networks.own_trainers import ClientTrainer, FunctionTrainer
@@ -154,14 +154,14 @@ class Own:
         return {user: own}, {user: cluster} if cluster else {}
 
     def classes(self, data: FederatedData, task: Task, words: Mapping[str, Any]) -> int:
-        """How many classes there are: as the node config says, or a model that knows by itself."""
+        """The number of classes: as the node config says, or a model that knows by itself."""
         if not data.num_classes:
             return 0
         said = int(words.get("num-classes", 0)) or self.outputs(data, task.model)
         return max(said, data.num_classes)
 
     def outputs(self, data: FederatedData, keys: ModelKeys) -> int:
-        """What a model that takes no number of outputs puts out; 0 if it does take one."""
+        """The outputs of a model that takes no number of them; 0 if it does take one."""
         if not self.model:
             return 0
         from corsage.networks.own_models import fixed_outputs
@@ -170,7 +170,7 @@ class Own:
 
 
 def train_part(entry: Any) -> Any:
-    """What an app trains on as it gave it: a data set or its loader; None for arrays."""
+    """The data set or its loader that an app trains on; None for arrays."""
     part = entry.get("train") if isinstance(entry, Mapping) else entry
     if isinstance(part, tuple | list) and len(part) == 2:
         part = part[0]
@@ -184,7 +184,7 @@ def own_of(
     client_fn: Callable[[Context], Any] | None,
     columns: Columns,
 ) -> Own | None:
-    """What an app has of its own, if it has anything."""
+    """The parts that an app brings along, if it brings any."""
     if data is not None and not callable(data):
         raise ConfigError(
             "make_client_app: data= is a function from the node's context to its data; "

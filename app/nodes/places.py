@@ -1,4 +1,4 @@
-"""Where a node keeps its users' states."""
+"""Places for what a node keeps: its users' states, and the models that they are judged by."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from flwr.app import Context
 from corsage.app.nodes.node import Node
 from corsage.app.states.behind import Behind, behind
 from corsage.app.states.database import Database
-from corsage.app.states.files import Files
-from corsage.app.states.memory import OTHERS, InContext
-from corsage.app.states.models import FOLDER, PieceFolder, PiecesInContext
+from corsage.app.states.in_context import InContext
+from corsage.app.states.pieces import FOLDER, ModelShelf, PieceFolder, PiecesInContext
+from corsage.app.states.shelf import Shelf
 from corsage.app.states.state_dir import clear
+from corsage.app.states.state_files import Files
 from corsage.app.states.store import PersonalStore, database_of
 from corsage.core.messages.wire import Task
 
-OPEN = 4
+OPEN_DATABASES = 4
 """A strategy may have users that keep other states beside their own, in a file of their own."""
 
 
 class Places:
-    """Finds the store that a message needs; databases stay open, as long as they are in use."""
+    """Finds the place that a message needs; databases stay open, as long as they are in use."""
 
     def __init__(self) -> None:
         self._databases: dict[Path, Database | Behind] = {}
@@ -31,39 +32,41 @@ class Places:
         """Another process, such as a worker of Ray's, opens its own."""
         return Places, ()
 
-    def of(self, context: Context, node: Node, task: Task) -> PersonalStore:
-        """A device keeps states where it says itself; a simulated node where the server says.
+    def states(self, context: Context, node: Node, task: Task) -> PersonalStore:
+        """A device keeps states where it says itself; a simulated node where the server says."""
+        return PersonalStore(self._shelf(context, node, task), node.simulated)
 
-        Ray copies a context to a worker and back with every message, so simulated users on one
-        machine keep theirs in a database alone. Those on many machines have them in the context,
-        too, and in files: SQLite does not work over a network.
-        """
+    def models(self, context: Context, node: Node, task: Task) -> ModelShelf | None:
+        """A place for models: pieces for the run's own process, or a device's own files."""
         if not node.simulated:
-            return self._device(context, node, task.experiment)
-        if not task.state_dir:
-            shelf = InContext(context, task.experiment, OTHERS)
-            return PersonalStore([shelf], simulated=True, models=PiecesInContext(context))
-        pieces = PieceFolder(Path(task.state_dir).with_name(FOLDER))
-        memory = InContext(context, task.experiment)
+            return None if node.state_dir is None else device_files(node.state_dir, node, task)
+        if task.state_dir:
+            return PieceFolder(Path(task.state_dir).with_name(FOLDER))
+        return PiecesInContext(context)
+
+    def _shelf(self, context: Context, node: Node, task: Task) -> Shelf:
+        """A database does not work over a network: simulated users on many machines have files."""
+        if not node.simulated and node.state_dir is not None:
+            return device_files(node.state_dir, node, task)
+        if not node.simulated or not task.state_dir:
+            return InContext(context, task.experiment)
         folder = Path(task.state_dir)
         if task.many_machines:
-            files = Files(folder, task.experiment, durable=False)
-            return PersonalStore([memory, files], simulated=True, models=pieces)
-        database = self._database(database_of(folder, task.experiment))
-        return PersonalStore([database], simulated=True, models=pieces)
-
-    def _device(self, context: Context, node: Node, experiment: str) -> PersonalStore:
-        if node.state_dir is None:
-            return PersonalStore([InContext(context, experiment, OTHERS)])
-        files = Files(node.state_dir, experiment)
-        files.on_new = partial(clear, node.state_dir, node.keep_runs, files.folder)
-        return PersonalStore([InContext(context, experiment), files], models=files)
+            return Files(folder, task.experiment, durable=False)
+        return self._database(database_of(folder, task.experiment))
 
     def _database(self, path: Path) -> Database | Behind:
         """The open one, if there is one; the one that was not needed for longest is closed."""
-        found = behind(path) or self._databases.get(path) or Database(path)
+        database = behind(path) or self._databases.get(path) or Database(path)
         self._databases.pop(path, None)
-        self._databases[path] = found
-        while len(self._databases) > OPEN:
+        self._databases[path] = database
+        while len(self._databases) > OPEN_DATABASES:
             self._databases.pop(next(iter(self._databases))).close()
-        return found
+        return database
+
+
+def device_files(folder: Path, node: Node, task: Task) -> Files:
+    """A device's files of an experiment; the first of a new one makes room for it."""
+    files = Files(folder, task.experiment)
+    files.on_new = partial(clear, folder, node.keep_runs, files.folder)
+    return files

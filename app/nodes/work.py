@@ -8,25 +8,18 @@ participants are tried one by one.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
-from logging import DEBUG
 from typing import Any
 
 import numpy as np
-from flwr.supercore import log
 from numpy.typing import NDArray
 
-from corsage.app.nodes.delivery import ModelDelivery
-from corsage.app.nodes.node import Node
-from corsage.app.nodes.outward import (
-    EMBEDDING,
-    REMEDY,
-    WORDS,
-    outward,
-    raised_at,
-)
+from corsage.app.nodes.delivery import ModelDelivery, delivers
+from corsage.app.nodes.node import Node, Order
+from corsage.app.nodes.reporting import Numbers, Report
+from corsage.app.states.pieces import ModelShelf
 from corsage.app.states.shelf import Kept
 from corsage.app.states.store import PersonalStore
 from corsage.clients import client_class
@@ -34,78 +27,42 @@ from corsage.clients.base import Client, Got, Sent
 from corsage.core.arrays import Array, Arrays, Bools
 from corsage.core.cache import Names
 from corsage.core.errors import (
-    ONE_SAMPLE,
     CheckpointError,
     Refused,
-    StateLost,
     StorageError,
-    UserError,
 )
 from corsage.core.finite_pieces import add_weighted, finite_rows, mean_of
 from corsage.core.messages.introduction import other_frozen
-from corsage.core.messages.replies import Reply
-from corsage.core.messages.wire import COHORT_MEMBERS, ROWS_BY_USER, Task
+from corsage.core.messages.wire import COHORT_MEMBERS, ROWS_BY_USER
 from corsage.core.registry import attached
 from corsage.networks.local_training import network_on_its_path
-from corsage.networks.network import NETWORK_LOCK, Network
+from corsage.networks.network import NETWORK_LOCK
 
 # Rows of one group of users take at most this much memory.
 GROUP_BYTES = 64 * 2**20
-GROUP_USERS, FEW = 256, 4
-Numbers = Mapping[str, NDArray[Any]]
+GROUP_USERS, FEW_USERS = 256, 4
 DIVERGED = "; if training diverges: a smaller lr, or inputs scaled to about 1"
 
 
-@dataclass
-class Report(Reply):
-    """The results of a node's participants.
-
-    `mean` is the weighted mean over `users` of what they returned, in double precision if they are
-    several, so that the server's result does not depend on how users are dealt to nodes.
-    """
-
-    weight: float = 0.0
-    device: bool = False  # what its errors say leaves somebody's machine
-
-    def add_numbers(self, users: list[str], good: Bools, metrics: Numbers) -> None:
-        """Add users and their numbers."""
-        chosen = np.flatnonzero(good)
-        self.users += [users[i] for i in chosen]
-        for name, values in metrics.items():
-            column = np.asarray(values, dtype=np.float64)[chosen]
-            self.metrics.setdefault(name, []).extend(column.tolist())
-
-    def name_failure(self, user: str, phase: str, error: Exception) -> None:
-        """Note why a participant has no result."""
-        log(DEBUG, "user %s failed", user, exc_info=error)
-        if isinstance(error, StateLost):
-            self.lost.append(user)
-        if self.device:
-            self.failed[user] = outward(phase, error)
-            return
-        if isinstance(error, UserError):
-            self.failed[user] = f"{error.phase}: {error.cause}"
-            return
-        text = " ".join(str(error).split())
-        if text.startswith(ONE_SAMPLE):
-            text += f"; {REMEDY}"
-        elif isinstance(error, IndexError) and text == EMBEDDING:
-            text += f"; {WORDS}"
-        self.failed[user] = f"{phase}: {type(error).__name__}: {text}{raised_at(error)}"
-
-
 def work(
-    kind: str, task: Task, node: Node, store: PersonalStore, arrays: Arrays, rows: Arrays
+    kind: str,
+    order: Order,
+    node: Node,
+    store: PersonalStore | None = None,
+    models: ModelShelf | None = None,
 ) -> Report:
-    """Do what the task says for all its participants; what needs no network needs not wait."""
+    """Do what a message says for all its participants; what needs no network needs not wait.
+
+    `store` has what they keep, if they keep anything, and `models` takes what they are judged by.
+    """
     with NETWORK_LOCK:
-        worker = Worker(kind, task, node, store, arrays, rows)
+        worker = Worker(kind, order, node, store, models)
         if not worker.convex:
-            return worked(worker)
-    return worked(worker)
+            return all_groups(worker)
+    return all_groups(worker)
 
 
-def worked(worker: Worker) -> Report:
+def all_groups(worker: Worker) -> Report:
     """Group by group; a group of which somebody fails one by one."""
     todo = worker.groups()
     while todo:
@@ -128,22 +85,27 @@ class Worker:
     def __init__(
         self,
         kind: str,
-        task: Task,
+        order: Order,
         node: Node,
-        store: PersonalStore,
-        arrays: Arrays,
-        rows: Arrays,
+        store: PersonalStore | None = None,
+        models: ModelShelf | None = None,
     ) -> None:
-        self.kind, self.task, self.node, self.store = kind, task, node, store
-        self.arrays, self.rows, self.report = arrays, rows, Report(device=not node.simulated)
+        self.kind, self.node, self.store = kind, node, store
+        self.task, self.arrays, self.rows = order.task, order.arrays, order.rows
+        task = self.task
+        self.report = Report(device=not node.simulated)
         self.single: set[str] = set()  # the means of what is in single precision
         self.rows_sent: dict[str, list[Array]] = {}  # of each group, put together at the end
         self.cls = client_class(task.algorithm)
         device = node.device or task.train.device
         facts = task.shape, task.num_classes, task.seed, device
         self.network = network_on_its_path(task.model, *facts)
-        check_frozen(task, self.network)
-        self.delivery = ModelDelivery(task, node, store.models)
+        frozen = self.network.vector.fixed.fingerprint
+        if task.frozen != frozen:  # nobody would notice
+            raise Refused(other_frozen(frozen, task.frozen))
+        self.delivery = None
+        if models is not None and delivers(task, node):
+            self.delivery = ModelDelivery(task, node, models)
         new = task.members.items()
         self.members = {name: read_members(write_members(users)) for name, users in new}
         self.stored: dict[str, Array] = {}  # the same of cohorts that are known, as they are kept
@@ -161,7 +123,7 @@ class Worker:
         Where only few fit, no more are in memory than are trained together.
         """
         fit = GROUP_BYTES // (4 * max(self.network.whole.stop, 1))
-        if fit < FEW:
+        if fit < FEW_USERS:
             fit = min(fit, self.network.path.users)
         size = 1 if self.cls.cohorts else max(1, min(GROUP_USERS, fit))
         places = list(range(len(self.task.users)))
@@ -172,7 +134,8 @@ class Worker:
         client, got = self.client(group), self.got(group)
         if self.kind == "evaluate":
             metrics = client.judge(got)
-            self.delivery.add(client)
+            if self.delivery is not None:
+                self.delivery.add(client)
             self.add_evaluation(client.users, metrics)
             return
         sent = client.respond(got)
@@ -180,14 +143,15 @@ class Worker:
         if self.task.options.get(ROWS_BY_USER):
             sent = replace(sent, mean={}, rows={**sent.mean, **sent.rows})
         good = self.judged([self.task.users[place] for place in group], sent)
-        self.keep(group, good, sent.keep)
+        if sent.keep:
+            self.keep(group, good, sent.keep)
         self.add(group, good, sent)
 
     def client(self, group: list[int]) -> Client[Any]:
         """A client for a group, with what its participants kept."""
         task, names = self.task, [self.task.users[i] for i in group]
         states = [
-            self.store.load(name, task.versions[i]) if self.cls.personal else {}
+            self.store.load(name, task.versions[i]) if self.store is not None else {}
             for name, i in zip(names, group, strict=True)
         ]
         users: Sequence[str] = names
@@ -232,8 +196,7 @@ class Worker:
 
     def keep(self, group: list[int], good: Bools, kept: Arrays) -> None:
         """Write new states; one that cannot be written takes its participant out."""
-        if not kept:
-            return
+        assert self.store is not None
         task, states = self.task, []
         places: dict[str, int] = {}
         for place in np.flatnonzero(good):
@@ -301,12 +264,6 @@ class Worker:
             like = np.empty(0, np.float32)
             report.mean[name] = mean_of([(report.weight, report.mean.pop(name))], like)
         return report
-
-
-def check_frozen(task: Task, network: Network) -> None:
-    """Refuse to train under another frozen part than the server's: nobody would notice."""
-    if task.frozen != network.vector.fixed.fingerprint:
-        raise Refused(other_frozen(network.vector.fixed.fingerprint, task.frozen))
 
 
 def write_members(users: Sequence[str]) -> NDArray[np.uint8]:

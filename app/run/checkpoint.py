@@ -24,7 +24,7 @@ from corsage.core.errors import CheckpointError
 from corsage.core.files import delete, write_atomically
 from corsage.strategies.rounds.state import not_finite, restored, stored
 
-FORMAT = "corsage-checkpoint-5"
+CHECKPOINT_FORMAT = "corsage-checkpoint-5"
 Parts = Mapping[str, Any]
 """Dataclasses, by the names under which a strategy has them."""
 Kinds = Mapping[str, type]
@@ -113,7 +113,12 @@ def write_checkpoint(
     """Write the parts of a strategy; `identity` says which run it is of."""
     both = {name: stored(part) for name, part in parts.items()}
     plain = {name: one for name, (one, _) in both.items()}
-    body = {"format": FORMAT, "identity": identity, "parts": plain, "config": config or {}}
+    body = {
+        "format": CHECKPOINT_FORMAT,
+        "identity": identity,
+        "parts": plain,
+        "config": config or {},
+    }
     named = {f"{part}/{name}": a for part, (_, own) in both.items() for name, a in own.items()}
     head = json.dumps(body).encode()
     arrays = save({name: np.asarray(a, order="C") for name, a in named.items()})
@@ -156,9 +161,10 @@ def opened(path: Path) -> tuple[dict[str, Any], Arrays]:
     except (ValueError, SafetensorError) as error:
         raise CheckpointError(f"{path}: not a checkpoint of Corsage ({error}).") from error
     form = body.get("format") if isinstance(body, dict) else None
-    if form != FORMAT or not isinstance(body.get("identity"), dict):
+    if form != CHECKPOINT_FORMAT or not isinstance(body.get("identity"), dict):
         raise CheckpointError(
-            f"{path}: written by another version of Corsage ({form}, this one reads {FORMAT}): "
+            f"{path}: written by another version of Corsage ({form}, this one reads "
+            f"{CHECKPOINT_FORMAT}): "
             "finish the run with that version."
         )
     return body, arrays
@@ -170,9 +176,11 @@ def check_sane(path: Path, parts: Parts) -> None:
         raise CheckpointError(f"{path}: {name} is not finite.")
 
 
-def check_identity(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
+def check_identity(path: Path, written: dict[str, Any], wanted: dict[str, Any]) -> None:
     """Refuse a checkpoint that was written under other settings, and say which differ."""
-    differ = [k for k in sorted({*found, *wanted}) if found.get(k) != wanted.get(k)]
+    differ = [k for k in sorted({*written, *wanted}) if written.get(k) != wanted.get(k)]
     if differ:
-        changes = ", ".join(f"{k} was {found.get(k)!r}, now {wanted.get(k)!r}" for k in differ[:3])
+        changes = ", ".join(
+            f"{k} was {written.get(k)!r}, now {wanted.get(k)!r}" for k in differ[:3]
+        )
         raise CheckpointError(f"{path}: of another run: {changes}.")

@@ -22,7 +22,7 @@ from corsage.core.files import guarded, write_atomically
 from corsage.core.hurt import hurts
 from corsage.core.registry import attached
 from corsage.core.version import VERSION
-from corsage.strategies.work import said
+from corsage.strategies.effort import said
 
 
 def conclude(folder: Path, config: Config, times: Callable[[], str]) -> None:

@@ -13,7 +13,7 @@ from safetensors.numpy import save
 from corsage.app.results.metrics import readable_rows
 from corsage.app.run.checkpoint import Checkpoints
 from corsage.app.run.endings import write_result
-from corsage.app.run.models import write_models
+from corsage.app.run.model_files import write_models
 from corsage.app.states.store import secure
 from corsage.core.configuration.config import Config
 from corsage.core.files import append_line, guarded, write_atomically

@@ -1,4 +1,4 @@
-"""What a run folder says of its run, and which keys may be others when it is resumed."""
+"""The description of a run in its folder, and the keys that may be others when it is resumed."""
 
 from __future__ import annotations
 
@@ -43,31 +43,31 @@ FREE = {
 """Keys that may change when a run is resumed: they do not change a strategy's numbers."""
 
 
-FORGOTTEN = "forgotten"
+FORGOTTEN_MARK = "forgotten"
 """What stands in `config.json` of a run that has forgotten users."""
-EMPTY = "no config.json in it: there is nothing to go on with, start a new run"
+EMPTY_FOLDER = "no config.json in it: there is nothing to go on with, start a new run"
 """What is wrong with the folder of a run that was killed before it began."""
 
 
 def description(run: str, version: str, config: Config) -> dict[str, Any]:
-    """What `config.json` holds."""
+    """The content of `config.json`."""
     return {"corsage": version, "run": run, "config": {**config.flat(), **OF_ONE_CALL}}
 
 
 def marks(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """What else `config.json` says: that users were forgotten."""
-    return {FORGOTTEN: True} if stored.get(FORGOTTEN) else {}
+    """Further entries of `config.json`: that users were forgotten."""
+    return {FORGOTTEN_MARK: True} if stored.get(FORGOTTEN_MARK) else {}
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """What a run folder says about its run; made anew from a checkpoint if that file is damaged."""
+    """The content of `config.json`; made anew from a checkpoint if that file is damaged."""
     try:
         stored = unsealed(folder / "config.json")
         if isinstance(stored.get("run"), str) and isinstance(stored.get("config"), dict):
             return {**stored, "config": with_work(stored["config"])}
     except FileNotFoundError:
         if not folder.is_dir() or not begun(folder):
-            raise not_a_run(folder, EMPTY) from None
+            raise not_a_run(folder, EMPTY_FOLDER) from None
     except OSError as error:
         raise not_a_run(folder, f"config.json cannot be read: {error.strerror}") from error
     except ValueError:
@@ -91,7 +91,7 @@ def with_work(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_unsealed(path: Path) -> bool:
-    """Whether a file is whole, but of a version that did not seal it yet."""
+    """True if a file is whole, but of a version that did not seal it yet."""
     try:
         content = parsed(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -162,7 +162,7 @@ def spelled(numbers: Collection[int]) -> str:
 
 
 def identity(run: str, name: str, flat: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes a strategy's part of a run what it is: its checkpoints have it."""
+    """The keys that a strategy's numbers in a run depend on: its checkpoints have them."""
     kept = {key for key in flat if key not in FREE} - idle_keys([name])
     return {"run": run, "strategy": name, **{key: flat[key] for key in sorted(kept)}}
 
@@ -174,7 +174,7 @@ def text_of(stored: Mapping[str, Any]) -> str:
 
 
 def is_text_of(path: Path, text: str) -> bool:
-    """Whether a file holds this text already."""
+    """True if a file holds this text already."""
     try:
         return path.read_text(encoding="utf-8") == text
     except (OSError, ValueError):

@@ -37,7 +37,7 @@ from corsage.app.run.endings import FAILURE, RESULT, Attempts, has_models, read_
 from corsage.app.run.lock import RunLock
 from corsage.app.run.recorder import Recorder, path_of
 from corsage.app.run.resuming import (
-    EMPTY,
+    EMPTY_FOLDER,
     begun,
     check_rounds,
     check_same,
@@ -65,9 +65,9 @@ from corsage.core.files import clear_temporaries, delete, guarded, write_atomica
 from corsage.core.registry import attached
 from corsage.core.version import VERSION, warn_if_untested
 from corsage.strategies import strategy_class
+from corsage.strategies.effort import with_budget
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
-from corsage.strategies.work import with_budget
 
 if TYPE_CHECKING:
     from corsage.app.tracking.tools import Trackers
@@ -228,7 +228,7 @@ def run_folder(config: Config, at: Path | None = None) -> Path:
         return new_folder(Path(config.run.run_dir).expanduser(), config.run.strategy)
     folder = Path(config.run.resume).expanduser()
     if not (folder / "config.json").exists() and not begun(folder):
-        raise not_a_run(folder, EMPTY)
+        raise not_a_run(folder, EMPTY_FOLDER)
     return folder
 
 

@@ -1,4 +1,4 @@
-"""What simulated users keep between two checkpoints: in memory, where nodes are in this process.
+"""States of simulated users between two checkpoints: in memory, where nodes are in this process.
 
 A run that is killed goes on from a checkpoint, so states that no checkpoint names are of no use to
 it. They are written when a checkpoint is, in one go, or when they take much memory. Nodes in other
@@ -17,7 +17,7 @@ from corsage.app.states.database import Database
 from corsage.app.states.shelf import Kept
 from corsage.core.arrays import Arrays
 
-MOST = 2**24
+HELD_BYTES = 2**24
 """Bytes that are held, at most."""
 
 
@@ -67,16 +67,16 @@ class Behind:
                     self._size -= size_of(held.states.pop(old))
                 held.states[version] = owned(state.arrays)
                 self._size += size_of(state.arrays)
-            if self._size > MOST:
+            if self._size > HELD_BYTES:
                 self.write()
 
     def users(self) -> list[str]:
-        """Who has a state here."""
+        """The users that have a state here."""
         with self._turn:
             return [*{**dict.fromkeys(self.file.users()), **self._held}]
 
     def versions(self, user: str) -> list[int]:
-        """Which versions a user has here, in order."""
+        """The versions that a user has here, in order."""
         with self._turn:
             found, held = self.file.versions(user), self._held.get(user)
             if held is None:
@@ -123,7 +123,7 @@ def together(folder: Path) -> Iterator[None]:
 
 
 def behind(path: Path) -> Behind | None:
-    """What is held of a file of states, if it is of a run whose nodes are in this process."""
+    """The states held of a file, if it is of a run whose nodes are in this process."""
     with _turn:
         for folder, files in _runs.items():
             if path in files or folder in path.parents:

@@ -14,7 +14,6 @@ import math
 import os
 import sqlite3
 import threading
-import time
 import weakref
 import zlib
 from collections.abc import Iterator, Sequence
@@ -24,29 +23,14 @@ from typing import Any
 import numpy as np
 
 from corsage.app.states.shelf import Kept
+from corsage.app.states.sqlite_file import PAGES, limit_log, looking, page_size, working
 from corsage.core.arrays import Arrays
 from corsage.core.errors import CheckpointError, StateLost, StorageError
 
-PATIENCE = 120.0
-"""Seconds for which a process waits for another one that writes."""
-BATCH = 2**20
+BATCH_BYTES = 2**20
 """About as many bytes are written at once."""
-LOG = 2**21
-"""Bytes after which the log is emptied into the file, if that is more than a fourth of the file."""
-PAGES = (4096, 8192, 16384, 32768, 65536)
-MARK = 0x436F7273
-"""What says in the file's head that it is one of these."""
-LAYOUT = 1
-TABLES = """
-CREATE TABLE IF NOT EXISTS layouts (id INTEGER PRIMARY KEY, arrays TEXT UNIQUE NOT NULL);
-CREATE TABLE IF NOT EXISTS states (
-    id INTEGER PRIMARY KEY, user TEXT NOT NULL, version INTEGER NOT NULL,
-    layout INTEGER NOT NULL, checksum INTEGER NOT NULL, content BLOB NOT NULL
-);
-CREATE UNIQUE INDEX IF NOT EXISTS whose ON states (user, version);
-"""
 FIND = "SELECT layout, checksum, content FROM states WHERE user = ? AND version = ?"
-ROWS = "SELECT id, version FROM states WHERE user = ?"
+ROWS_OF_USER = "SELECT id, version FROM states WHERE user = ?"
 REUSE = "UPDATE states SET version = ?, layout = ?, checksum = ?, content = ? WHERE id = ?"
 ADD = "INSERT INTO states (version, layout, checksum, content, user) VALUES (?, ?, ?, ?, ?)"
 
@@ -93,18 +77,18 @@ class Database:
                     self._put(connection, version, state)
 
     def users(self) -> list[str]:
-        """Who has a state here."""
+        """The users that have a state here."""
         with self._reading() as connection:
             if connection is None:
                 return []
             return [row[0] for row in connection.execute("SELECT DISTINCT user FROM states")]
 
     def versions(self, user: str) -> list[int]:
-        """Which versions a user has here, in order."""
+        """The versions that a user has here, in order."""
         with self._reading() as connection:
             if connection is None:
                 return []
-            return sorted(version for _, version in connection.execute(ROWS, (user,)))
+            return sorted(version for _, version in connection.execute(ROWS_OF_USER, (user,)))
 
     def secure(self) -> None:
         """Wait until all that was kept is on the disk itself.
@@ -135,7 +119,7 @@ class Database:
     def _put(self, connection: sqlite3.Connection, version: int, state: Kept) -> None:
         """Write a state over one that is not wanted any more, and remove what else is not."""
         row = (version, *self._packed(connection, state.arrays))
-        rows = connection.execute(ROWS, (state.user,)).fetchall()
+        rows = connection.execute(ROWS_OF_USER, (state.user,)).fetchall()
         free = [place for place, old in rows if old not in state.others or old == version]
         if free:
             same = [place for place, old in rows if old == version]
@@ -247,90 +231,6 @@ class Database:
         return connection
 
 
-def working(path: Path, page: int) -> sqlite3.Connection:
-    """A connection that reads and writes; a new file becomes one of ours."""
-    connection = connect(path)
-    try:
-        connection.execute(f"PRAGMA page_size = {page}")
-        if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            patiently(connection, "PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
-            connection.execute("BEGIN IMMEDIATE")
-            for statement in TABLES.split(";")[:-1]:
-                connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {MARK}")
-            connection.execute(f"PRAGMA user_version = {LAYOUT}")
-            connection.execute("COMMIT")
-        check(path, connection)
-        connection.execute("PRAGMA synchronous = NORMAL")
-        limit_log(connection)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def looking(path: Path) -> sqlite3.Connection:
-    """A connection that only reads, also where nothing can be written, as in an archive."""
-    log = path.with_name(f"{path.name}-wal")
-    still = not log.exists() or not log.stat().st_size
-    where = f"{path.resolve().as_uri()}?mode=ro"
-    connection = connect(f"{where}&immutable=1" if still else where)
-    try:
-        check(path, connection)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def connect(target: Path | str) -> sqlite3.Connection:
-    """A connection that begins transactions only when it is told to."""
-    return sqlite3.connect(
-        target,
-        timeout=PATIENCE,
-        isolation_level=None,
-        check_same_thread=False,
-        uri=isinstance(target, str),
-    )
-
-
-def patiently(connection: sqlite3.Connection, statement: str) -> None:
-    """Execute what SQLite itself does not wait with, while another process is at it."""
-    end = time.monotonic() + PATIENCE
-    while True:
-        try:
-            connection.execute(statement)
-            return
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > end:
-                raise
-            time.sleep(0.01)
-
-
-def check(path: Path, connection: sqlite3.Connection) -> None:
-    """Refuse a file of something else, or of another version."""
-    (mark,) = connection.execute("PRAGMA application_id").fetchone()
-    (layout,) = connection.execute("PRAGMA user_version").fetchone()
-    if (mark, layout) != (MARK, LAYOUT):
-        raise CheckpointError(
-            f"{path}: not personal states as this version of Corsage keeps them: finish the run "
-            "with the version that began it, or start it anew."
-        )
-
-
-def limit_log(connection: sqlite3.Connection) -> None:
-    """The log is emptied into the file when it is long, if nobody asked for it before.
-
-    That waits for the disk, twice: it is to be rare.
-    """
-    (page,) = connection.execute("PRAGMA page_size").fetchone()
-    (pages,) = connection.execute("PRAGMA page_count").fetchone()
-    most = max(LOG, page * pages // 4)
-    connection.execute(f"PRAGMA wal_autocheckpoint = {most // page}")
-    connection.execute(f"PRAGMA journal_size_limit = {most}")
-
-
 def batches(states: Sequence[Kept]) -> Iterator[list[Kept]]:
     """The states in order, so many bytes at once."""
     batch: list[Kept] = []
@@ -338,36 +238,19 @@ def batches(states: Sequence[Kept]) -> Iterator[list[Kept]]:
     for state in states:
         batch.append(state)
         size += sum(array.nbytes for array in state.arrays.values())
-        if size >= BATCH:
+        if size >= BATCH_BYTES:
             yield batch
             batch, size = [], 0
     if batch:
         yield batch
 
 
-def page_size(row: int) -> int:
-    """The smallest pages of which rows of so many bytes leave at most a tenth unused."""
-    costs = {size: bytes_of_row(row + 24, size) / (row + 24) for size in PAGES}
-    return next((s for s, c in costs.items() if c < 1.1), min(costs, key=lambda s: costs[s]))
-
-
-def bytes_of_row(row: int, page: int) -> float:
-    """What a row takes in a file of such pages, as SQLite lays it out: "Database File Format"."""
-    inside, beyond = row, 0
-    if row > page - 35:
-        least = (page - 12) * 32 // 255 - 23
-        inside = least + (row - least) % (page - 4)
-        inside = inside if inside <= page - 35 else least
-        beyond = (row - inside) // (page - 4) + bool((row - inside) % (page - 4))
-    return beyond * page + page / ((page - 8) // (inside + 10))
-
-
 def unpacked(parts: Parts, content: bytes) -> Arrays:
     """The arrays whose bytes these are."""
-    found: Arrays = {}
+    arrays: Arrays = {}
     start = 0
     for name, kind, shape in parts:
         count = math.prod(shape)
-        found[name] = np.frombuffer(content, kind, count, start).reshape(shape).copy()
+        arrays[name] = np.frombuffer(content, kind, count, start).reshape(shape).copy()
         start += count * kind.itemsize
-    return found
+    return arrays

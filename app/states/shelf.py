@@ -1,4 +1,4 @@
-"""What all places for personal states have in common."""
+"""The interface of all places for personal states."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Shelf(Protocol):
         """Keep a version of some users' states, each wholly or not at all."""
 
     def users(self) -> list[str]:
-        """Who has a state here."""
+        """The users that have a state here."""
 
     def versions(self, user: str) -> list[int]:
-        """Which versions a user has here, in order."""
+        """The versions that a user has here, in order."""
 
 
 def whole(version: Any) -> int:

@@ -6,14 +6,17 @@ states were used last.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import secrets
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 
-from corsage.app.states.files import MARK, is_ours, is_state, remove_states
+from corsage.app.states.state_files import EXPERIMENT_FILE, is_ours, is_state, remove_states
 from corsage.core.errors import ConfigError
 from corsage.core.files import parsed
 from corsage.core.rights import OTHERS_RIGHTS, POSIX, WRITE, private_folder
@@ -73,14 +76,16 @@ def state_folder(path: str) -> Path:
 
 
 def experiments(folder: Path) -> list[Stored]:
-    """Whose states are in a state-dir, those used last first; what is not ours is passed over."""
+    """The experiments with states in a state-dir, those used last first."""
     found = [stored(path) for path in folder.iterdir() if is_ours(path)]
     return sorted(found, key=lambda one: (-one.used, one.folder.name))
 
 
 def stored(folder: Path) -> Stored:
-    """What there is to know of an experiment's folder."""
-    infos = [path.lstat() for path in folder.rglob("*") if path.name == MARK or is_state(path)]
+    """Facts of an experiment's folder."""
+    infos = [
+        path.lstat() for path in folder.rglob("*") if path.name == EXPERIMENT_FILE or is_state(path)
+    ]
     name = name_of(folder)
     runs = _RUN.findall(name)
     return Stored(
@@ -94,7 +99,7 @@ def stored(folder: Path) -> Stored:
 def name_of(folder: Path) -> str:
     """The experiment's own name; a folder may be called otherwise, see `safe_name`."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        return str(parsed((folder / MARK).read_text(encoding="utf-8"))["experiment"])
+        return str(parsed((folder / EXPERIMENT_FILE).read_text(encoding="utf-8"))["experiment"])
     return folder.name
 
 
@@ -118,6 +123,43 @@ def remove(folder: Path) -> None:
     for path in [*folder.iterdir()]:
         if not path.is_symlink() and path.is_dir():
             remove_states(path)
-    (folder / MARK).unlink(missing_ok=True)
+    (folder / EXPERIMENT_FILE).unlink(missing_ok=True)
     with suppress(OSError):
         folder.rmdir()
+
+
+SECRET = "identity"
+SECRET_BYTES = 32
+
+
+def proof_of(folder: Path | None, experiment: str) -> str:
+    """A word that only this device can say in this run; none, if it has nowhere to keep a secret.
+
+    Another run has another word, so that the server of one cannot use it in another.
+    """
+    if folder is None:
+        return ""
+    return blake2b(experiment.encode(), key=secret_of(folder), digest_size=32).hexdigest()
+
+
+def secret_of(folder: Path) -> bytes:
+    """The device's secret, made when it is first needed; nobody else may read it."""
+    path = folder / SECRET
+    with contextlib.suppress(FileNotFoundError):
+        if len(found := path.read_bytes()) == SECRET_BYTES:
+            return found
+        path.unlink()  # a loss of power cut it short
+    temporary = folder / f".{SECRET}.{secrets.token_hex(6)}"
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(secrets.token_bytes(SECRET_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        pass  # another process was first: its secret counts
+    except OSError:  # a file system without links
+        temporary.replace(path)
+    temporary.unlink(missing_ok=True)
+    return path.read_bytes()

@@ -1,21 +1,20 @@
-"""Personal state: what a user keeps between rounds, and never sends.
+"""Personal state, which a user keeps between rounds and never sends.
 
-Where it is kept depends on the node. A device has it in Flower's `context.state`, and in files if
-it has a `state-dir`, where it survives the restart of the node. Simulated users have theirs in one
-database in the run folder. Every version carries the round that made it, so a round that the server
-never finished can be forgotten.
+Each is kept in one place. A device has files, if it has a `state-dir`: they survive a restart of
+the node. Simulated users have a database in the run folder, or files where they are on many
+machines. Who has no folder keeps it in Flower's `context.state`. Every version carries the round
+that made it, so a round that the server never finished can be forgotten.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from corsage.app.states import behind
 from corsage.app.states.database import Database
-from corsage.app.states.files import safe_name
-from corsage.app.states.models import ModelShelf
 from corsage.app.states.shelf import Kept, Shelf, whole
+from corsage.app.states.state_files import safe_name
 from corsage.core.arrays import Arrays
 from corsage.core.errors import StateLost, StorageError
 
@@ -25,32 +24,27 @@ class PersonalStore:
 
     Parameters
     ----------
-    shelves : where the states are kept: in each of them, and read from the first that has them.
+    shelf : where the states are kept.
     simulated : users are simulated: a state that cannot be kept ends the run, since to drop users
         for want of space would give other numbers. A device's user is dropped, and named.
-    models : where the models that were judged go, if anywhere.
     """
 
-    def __init__(
-        self,
-        shelves: Sequence[Shelf],
-        simulated: bool = False,
-        models: ModelShelf | None = None,
-    ) -> None:
-        self._shelves, self._simulated, self.models = shelves, simulated, models
+    def __init__(self, shelf: Shelf, simulated: bool = False) -> None:
+        self._shelf, self._simulated = shelf, simulated
 
     def load(self, user: str, version: int) -> Arrays:
         """A user's state of that version; version 0 is empty. StateLost if it is gone."""
         if whole(version) == 0:
             return {}
-        for shelf in self._shelves:
-            try:
-                found = shelf.load(user, version)
-            except OSError as error:
-                raise self._unreadable(error) from error
-            if found is not None:
-                return found
-        raise StateLost(user, "restore", f"its state of round {version} is gone; it starts anew")
+        try:
+            state = self._shelf.load(user, version)
+        except OSError as error:
+            raise self._unreadable(error) from error
+        if state is None:
+            raise StateLost(
+                user, "restore", f"its state of round {version} is gone; it starts anew"
+            )
+        return state
 
     def save(self, version: int, states: Iterable[Kept]) -> dict[str, str]:
         """Keep a new version of some users' states; returns whose could not be kept, and why."""
@@ -59,8 +53,7 @@ class PersonalStore:
         several = list(states)
         for group in [several] if self._simulated else [[state] for state in several]:
             try:
-                for shelf in reversed(self._shelves):
-                    shelf.save(version, group)
+                self._shelf.save(version, group)
             except OSError as error:
                 if self._simulated:
                     raise StorageError(f"personal states cannot be kept: {error}") from error
@@ -68,12 +61,12 @@ class PersonalStore:
         return causes
 
     def users(self) -> list[str]:
-        """Who has a state."""
-        return sorted({user for shelf in self._shelves for user in shelf.users()})
+        """The users that have a state."""
+        return sorted(self._shelf.users())
 
     def versions(self, user: str) -> list[int]:
-        """Which versions a user has, in order."""
-        return sorted({v for shelf in self._shelves for v in shelf.versions(user)})
+        """The versions that a user has, in order."""
+        return self._shelf.versions(user)
 
     def _unreadable(self, error: OSError) -> Exception:
         """Of a device's user it is not known that its state is gone: it is only dropped."""
@@ -102,7 +95,7 @@ def secure(folder: Path, last: bool = False) -> None:
 
 
 def states_of(folder: Path, strategy: str, run: str) -> PersonalStore:
-    """What the simulated users of a run folder keep, to be read only.
+    """The states of the simulated users of a run folder, to be read only.
 
     Parameters
     ----------
@@ -111,4 +104,4 @@ def states_of(folder: Path, strategy: str, run: str) -> PersonalStore:
     run : the run, as the folder's config.json names it.
     """
     file = database_of(folder / strategy / "users", f"{strategy}-{run}")
-    return PersonalStore([Database(file, readonly=True)])
+    return PersonalStore(Database(file, readonly=True))

@@ -14,7 +14,7 @@ from typing import Any
 from corsage.app.studies.rows import Compared, Done, StudyRow, compared, rows_of
 from corsage.core.errors import ConfigError
 from corsage.core.version import VERSION
-from corsage.strategies.work import as_set
+from corsage.strategies.effort import as_set
 
 Json = dict[str, Any]
 NUMBERS = ("worst10", "gradient_steps", "bytes_up", "bytes_down", "messages", "seconds")

@@ -44,7 +44,7 @@ class Quadratics:
     b: Floats
 
 
-NEWTON_STEPS = 50
+NEWCOMER_STEPS = 50
 """Newton's steps of a new user whose coefficients are tied differently."""
 
 
@@ -182,7 +182,7 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
         """argmin f_i + the ties by coordinate to w_j, by Newton's steps."""
         exact = self.network.criterion.name == "squared"
         theta = np.array(np.broadcast_to(rows["w"], ties.shape), np.float64)
-        for _ in range(1 if exact else NEWTON_STEPS):
+        for _ in range(1 if exact else NEWCOMER_STEPS):
             now = self.quadratics(theta, EXACT if exact else NEWTON)
             step = personal(now.a, now.b, ties, np.broadcast_to(rows["w"], theta.shape)) - theta
             theta = theta + (step if exact else self.shortened(step))

@@ -10,7 +10,7 @@ from corsage.core.arrays import Floats32
 from corsage.networks.batches import Examples
 from corsage.networks.own_training import Lesson, OwnTraining
 from corsage.networks.pull import Pull
-from corsage.strategies.work import whole_steps
+from corsage.strategies.effort import whole_steps
 
 if TYPE_CHECKING:
     from corsage.clients.base import Client

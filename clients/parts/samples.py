@@ -20,7 +20,7 @@ from corsage.networks.batches import Examples, Order, Units
 from corsage.networks.network import Network
 from corsage.networks.training import Types, batches, steps_of, to_tensors
 from corsage.networks.user_scores import chunks
-from corsage.strategies.work import whole_steps
+from corsage.strategies.effort import whole_steps
 
 if TYPE_CHECKING:
     from corsage.clients.base import Client

@@ -24,9 +24,9 @@ from corsage.solvers.convex_clustering.batched import AtHand, Batched
 from corsage.solvers.convex_clustering.couplings import Clusters
 from corsage.solvers.convex_clustering.exact.edges import Edges
 from corsage.solvers.convex_clustering.partitions import (
-    GLOBAL,
-    LOCAL,
-    MOST,
+    MOST_CLUSTERS,
+    ONE_MODEL,
+    OWN_MODELS,
     k_means,
     one_cluster,
 )
@@ -112,7 +112,9 @@ def once(users: Drawn, seed: int) -> dict[str, Any]:
     models = {name: each.x for name, each in zip(wanted, solved, strict=True)}
     right = {name: users.accuracy(x) for name, x in models.items()}
     better = models[max(("global", "local"), key=right.__getitem__)]
-    clusters = found.chosen.clusters if found.chosen.kind not in (GLOBAL, LOCAL, MODELS) else 1
+    clusters = (
+        found.chosen.clusters if found.chosen.kind not in (ONE_MODEL, OWN_MODELS, MODELS) else 1
+    )
     return {
         **right,
         "chosen": users.accuracy(found.models),
@@ -127,7 +129,9 @@ def silhouette(local: Floats, seed: int) -> Ints:
     """k-means with the number of clusters of the largest mean silhouette."""
     from sklearn.metrics import silhouette_score
 
-    tried = [k_means(local, count, seed) for count in range(2, min(MOST, len(local) - 1) + 1)]
+    tried = [
+        k_means(local, count, seed) for count in range(2, min(MOST_CLUSTERS, len(local) - 1) + 1)
+    ]
     tried = [labels for labels in tried if labels.max() > 0]
     scored = [float(silhouette_score(local, labels)) for labels in tried]
     return tried[int(np.argmax(scored))]

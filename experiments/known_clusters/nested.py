@@ -19,7 +19,7 @@ from corsage.datasets.user_data import FederatedData
 from corsage.solvers.known_clusters.mixed_model import ClusterSums, by_cluster, centres
 from corsage.solvers.known_clusters.variances.laplace import centre_covariance
 from corsage.solvers.known_clusters.variances.reml import (
-    GRID,
+    RHO_GRID,
     Variances,
     fit,
     level_sums,
@@ -63,7 +63,7 @@ def nested(data: FederatedData) -> Nested:
 
 def fitted(counts: Ints, sums: Floats, squares: Floats, cluster: Ints) -> Nested:
     """The same from users' numbers of records, sums of labels and of squares."""
-    k, grid = int(cluster.max()) + 1, GRID
+    k, grid = int(cluster.max()) + 1, RHO_GRID
     a, b = counts[:, None, None].astype(np.float64), sums[:, None]
     for _ in range(2):  # on the first grid, then on a finer one around what was found
         found = fit(level_sums(a, b, squares, counts, cluster, k, grid), common=True)

@@ -16,7 +16,7 @@ import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.core.seeding import generator
-from corsage.solvers.known_clusters.folds import FOLDS, Folds, solved, sums_of_folds
+from corsage.solvers.known_clusters.folds import HELD_OUT_FOLDS, Folds, solved, sums_of_folds
 from corsage.solvers.known_clusters.mixed_model import by_cluster, personal, shrunk
 
 T = TypeVar("T")
@@ -47,7 +47,9 @@ def single_cluster(a: Floats, b: Floats, strength: float) -> Floats:
     return personal(a, b, strength, np.broadcast_to(centre, b.shape))
 
 
-def fold_sums(x: Floats, y: Floats, user: Ints, n: int, seed: int, folds: int = FOLDS) -> Folds:
+def fold_sums(
+    x: Floats, y: Floats, user: Ints, n: int, seed: int, folds: int = HELD_OUT_FOLDS
+) -> Folds:
     """Deal each user's records over the folds, beginning with a fold of its own.
 
     x (N, d), y (N,), `user` (N,) whose they are. A user with fewer records than folds leaves out

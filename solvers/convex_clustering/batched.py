@@ -28,11 +28,19 @@ from corsage.solvers.convex_clustering.expansions import (
     picked,
 )
 from corsage.solvers.convex_clustering.recovery import gradients
-from corsage.solvers.convex_clustering.runs import FIRST, MOST, Run, Solved, Task, solve, unfinished
+from corsage.solvers.convex_clustering.runs import (
+    FIRST_DAMPING,
+    MOST_STEPS_ASKED,
+    Run,
+    Solved,
+    Task,
+    solve,
+    unfinished,
+)
 from corsage.solvers.losses.convex import Losses
 from corsage.solvers.losses.held_out import Fold, HeldOut
 
-LARGEST = 50
+MOST_WITH_HESSIANS = 50
 """Numbers in a model up to which Hessians are sent."""
 
 
@@ -47,7 +55,7 @@ class Users(Protocol):
         ...
 
     def solve(
-        self, tasks: Sequence[Task], tolerance: float = 1e-6, most: int = MOST
+        self, tasks: Sequence[Task], tolerance: float = 1e-6, most: int = MOST_STEPS_ASKED
     ) -> list[Solved]:
         """All tasks, whose folds' local models were asked for before."""
         ...
@@ -91,7 +99,7 @@ class Batched:
         self,
         tasks: Sequence[Task],
         tolerance: float = 1e-6,
-        most: int = MOST,
+        most: int = MOST_STEPS_ASKED,
         enough: Callable[[Sequence[Run]], bool] = unfinished,
     ) -> list[Solved]:
         """Newton's method for all of them; what users said is remembered for the tasks to come."""
@@ -108,7 +116,7 @@ class Batched:
         if not isinstance(task.coupling, Clusters):
             return known[0]
         of = known[len(known) > 1 and not task.coupling.labels.any()]  # one model: from 0
-        guess = task.coupling.solve(models(of, of.y, FIRST), None, 1e-6).x
+        guess = task.coupling.solve(models(of, of.y, FIRST_DAMPING), None, 1e-6).x
         return picked(known, nearest(known, guess))
 
 
@@ -156,7 +164,7 @@ class Single:
         return [np.nan_to_num(each) for each in found]
 
     def solve(
-        self, tasks: Sequence[Task], tolerance: float = 1e-6, most: int = MOST
+        self, tasks: Sequence[Task], tolerance: float = 1e-6, most: int = MOST_STEPS_ASKED
     ) -> list[Solved]:
         """Each to its end: sums of norms from the last one's solution, clusters from 0."""
         last: Solution | None = None

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 AUTO = "auto"
-COUNT, LEAST = 40, 1e-3
+COUNT, LEAST_SHARE = 40, 1e-3
 """Number of lambda of a path, and its smallest as a share of the largest."""
-SMALLEST = 3
+SMALLEST_GROUP = 3
 """Points that make a cluster where lambda is looked for."""
 DOUBLINGS = 40
 """Doublings of lambda until all that is joined is one."""
@@ -35,7 +35,7 @@ FARTHEST = 200.0
 """No weight is below exp of minus this: with less of one, nothing could be told."""
 HUGE = 1e15
 """A lambda beyond which solvers lose their digits, in units of the points' spread."""
-LOOSE = (
+LOOSELY_SOLVED = (
     "convex clustering: the relative duality gap is {:.1e}, not tol={:g}: clusters may be others"
 )
 
@@ -159,7 +159,7 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         first = np.unique(self.labels_, return_index=True)[1]
         self.centers_ = self._unit.outward(found.x[first])
         if not found.certified:
-            warnings.warn(LOOSE.format(self.certificate_, self.tol), ConvergenceWarning, 2)
+            warnings.warn(LOOSELY_SOLVED.format(self.certificate_, self.tol), ConvergenceWarning, 2)
         return self
 
     @property
@@ -215,7 +215,7 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 def along(points: Floats, edges: Edges, tolerance: float) -> Path:
     """The path, from the first lambda at which each piece of the graph is one cluster."""
     top = highest(points, edges, tolerance)
-    lams = np.geomspace(top, LEAST * top, COUNT)
+    lams = np.geomspace(top, LEAST_SHARE * top, COUNT)
     found = list(path(points, lams.tolist(), edges, tolerance))
     labels = np.stack([clusters_of(each) for each in found])
     return Path(lams, np.stack([each.x for each in found]), labels)
@@ -249,10 +249,10 @@ def clusters_of(found: Solution) -> Ints:
 def stable(found: Path) -> float:
     """The largest lambda of the longest stretch with one number of clusters, but for strays.
 
-    Strays are points in clusters of fewer than SMALLEST; they are the last to join the others.
+    Strays are points in clusters of fewer than SMALLEST_GROUP; they are the last to join others.
     """
     n = found.labels.shape[1]
-    least = min(SMALLEST, max(n // 4, 1))
+    least = min(SMALLEST_GROUP, max(n // 4, 1))
     counts = np.array([int((np.bincount(own) >= least).sum()) for own in found.labels])
     starts = np.flatnonzero(np.diff(counts, prepend=-1))
     ends = np.append(starts[1:], len(counts))

@@ -26,9 +26,9 @@ from corsage.solvers.losses.held_out import Fold
 
 HERE = np.inf
 """The share of a probe that is expanded at x_i itself."""
-WEAK = 1e-3
+WEAK_KAPPA = 1e-3
 """kappa as a share of L of users without a minimiser, where it is asked for."""
-NEAR = 1e-11
+BOUNDED_BY = 1e-11
 """kappa as a share of L by which a minimum is bounded where there is none."""
 
 
@@ -59,8 +59,8 @@ class Expansion:
     ----------
     y, value, gradient, hessian : of f_i at y_i.
     at_x : f_i(x_i).
-    least : min over y of f_i(y) + <v_i, y>; where there is none, of that + NEAR L_i/2 |y - x_i|^2;
-        0 where it is not asked for.
+    least : min over y of f_i(y) + <v_i, y>; where there is none, of that
+        + BOUNDED_BY L_i/2 |y - x_i|^2; 0 where it is not asked for.
     found : whether there is one.
     held : the mean loss of x_i on the samples that are left out; NaN where there are none.
     curvature : L_i.
@@ -106,7 +106,7 @@ def lowest(
     found = best.isfinite().all(1) & least.isfinite()
     if not probe.bound or bool(found.all()):
         return torch.where(found, least, 0.0), found
-    kappa = NEAR * bound
+    kappa = BOUNDED_BY * bound
     near = losses.prox(x - v / kappa[:, None], kappa, start=x)
     value = losses.value(near) + (v * near).sum(1) + kappa / 2 * (near - x).square().sum(1)
     return torch.where(found, least, value), found
@@ -120,7 +120,7 @@ def expanded_at(
         return x
     if probe.share == 0 and bool(best.isfinite().all()):
         return best
-    kappa = (probe.share or WEAK) * bound
+    kappa = (probe.share or WEAK_KAPPA) * bound
     y = losses.prox(x - v / kappa[:, None], kappa, start=x)
     return torch.where(best.isfinite(), best, y) if probe.share == 0 else y
 

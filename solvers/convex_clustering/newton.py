@@ -13,11 +13,16 @@ from corsage.solvers.convex_clustering.couplings import Penalty, Step
 from corsage.solvers.convex_clustering.exact.sum_of_norms import Solution
 from corsage.solvers.convex_clustering.expansions import Expansion, Probe
 from corsage.solvers.convex_clustering.halves import Moved, moved_edges, moved_users
-from corsage.solvers.convex_clustering.runs import FIRST, Run, Solved, Task
+from corsage.solvers.convex_clustering.runs import FIRST_DAMPING, Run, Solved, Task
 
 BASE = ("y", "value", "gradient", "hessian", "curvature")
 """The parts of the users' last answers that are kept."""
-UNKNOWN: dict[str, Any] = {"objective": np.inf, "size": np.inf, "lower": -np.inf, "near": np.inf}
+UNCERTIFIED: dict[str, Any] = {
+    "objective": np.inf,
+    "size": np.inf,
+    "lower": -np.inf,
+    "near": np.inf,
+}
 """The numbers of a certificate, where not all users answered."""
 
 
@@ -58,7 +63,7 @@ class Newton:
         if near is not None and near.base is not None and near.mu is not None:
             x, known, mu = near.x, near.base, np.asfortranarray(near.mu)
         base: dict[str, Any] = {name: getattr(known, name) for name in BASE}
-        return cls(x=x, mu=mu, centre=known.y, damping=FIRST, **base)
+        return cls(x=x, mu=mu, centre=known.y, damping=FIRST_DAMPING, **base)
 
     @property
     def models(self) -> Floats:
@@ -97,7 +102,7 @@ class Newton:
             news[name] = getattr(self, name).copy()
             news[name][rows] = getattr(found, name)
         mu = self.mu if step.solution is None else step.solution.mu
-        return replace(self, x=step.x, mu=mu, centre=news["y"], failed=0, **news, **UNKNOWN)
+        return replace(self, x=step.x, mu=mu, centre=news["y"], failed=0, **news, **UNCERTIFIED)
 
     @property
     def gap(self) -> float:
@@ -115,7 +120,7 @@ class Newton:
             users[name] = np.zeros((len(there), *old.shape[1:]))
             users[name][there] = old[rows.users[there]]
         mu = moved_edges(self.mu, rows.edges)
-        return replace(self, mu=mu, failed=0, **users, **UNKNOWN)
+        return replace(self, mu=mu, failed=0, **users, **UNCERTIFIED)
 
     def by_columns(self) -> Newton:
         """The same numbers, those of the edges column by column, which is faster."""

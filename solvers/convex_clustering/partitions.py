@@ -14,12 +14,12 @@ from corsage.core.seeding import generator
 from corsage.solvers.convex_clustering.reading import candidate, in_order
 from corsage.solvers.losses.held_out import Fold
 
-SMALLEST, MOST = 3, 10
+SMALLEST_CLUSTER, MOST_CLUSTERS = 3, 10
 """Users a cluster of the path has at least, and clusters there are at most."""
-STARTS = 5
+KMEANS_RUNS = 5
 """Runs of k-means for each number of clusters."""
 
-GLOBAL, LOCAL, KMEANS, WARD, LAMBDA = "one model", "own models", "k-means", "Ward", "path"
+ONE_MODEL, OWN_MODELS, KMEANS, WARD, LAMBDA = "one model", "own models", "k-means", "Ward", "path"
 Key = tuple[str, int]
 """A procedure, and how many clusters it looks for."""
 
@@ -32,10 +32,10 @@ def one_cluster(count: int) -> Ints:
 def partitions(local: Floats, path: Sequence[Floats], seed: int) -> dict[Key, Ints]:
     """The clusters of each procedure, from local models and from those along the path."""
     n = len(local)
-    found: dict[Key, Ints] = {(GLOBAL, 1): one_cluster(n), (LOCAL, n): np.arange(n)}
+    found: dict[Key, Ints] = {(ONE_MODEL, 1): one_cluster(n), (OWN_MODELS, n): np.arange(n)}
     found |= {(LAMBDA, count): labels for count, labels in along_path(path).items()}
     tree = linkage(local, "ward") if n > 1 else None
-    for count in range(2, min(MOST, n - 1) + 1):
+    for count in range(2, min(MOST_CLUSTERS, n - 1) + 1):
         found[WARD, count] = in_order(cut_tree(tree, n_clusters=[count])[:, 0])
         found[KMEANS, count] = k_means(local, count, seed)
     return found
@@ -43,7 +43,7 @@ def partitions(local: Floats, path: Sequence[Floats], seed: int) -> dict[Key, In
 
 def shown(x: Floats) -> Ints:
     """The clusters that models along the path show."""
-    labels = candidate(x, SMALLEST, MOST)
+    labels = candidate(x, SMALLEST_CLUSTER, MOST_CLUSTERS)
     return one_cluster(len(x)) if labels is None else labels
 
 
@@ -72,7 +72,7 @@ def named_alike(wanted: dict[Fold | None, dict[Key, Ints]]) -> dict[Fold | None,
 
     def alike(own: dict[Key, Ints], key: Key) -> Ints:
         counts = [count for kind, count in own if kind == key[0] and count <= key[1]]
-        return own[key[0], max(counts)] if counts else one_cluster(len(own[GLOBAL, 1]))
+        return own[key[0], max(counts)] if counts else one_cluster(len(own[ONE_MODEL, 1]))
 
     return {fold: {key: alike(own, key) for key in wanted[None]} for fold, own in wanted.items()}
 
@@ -83,7 +83,7 @@ def k_means(x: Floats, count: int, seed: int) -> Ints:
     count = min(count, len(np.unique(x, axis=0)))
     if count < 2:
         return best
-    for start in range(STARTS):
+    for start in range(KMEANS_RUNS):
         rng = generator(seed, "k-means", count, start)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of clusters that are empty: fewer, then

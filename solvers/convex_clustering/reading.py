@@ -27,13 +27,13 @@ from corsage.solvers.losses.convex import Losses
 
 FUSED = 1e-8
 """Distances below this share of the largest model's length are none."""
-EXACT = 1e-10
+EXACT_GAP = 1e-10
 """A certified gap below this share of the objective makes a partition exact.
 
 That of the solution is 1e-15 or so; a user in the wrong one of two clusters that are near each
 other can cost no more than 1e-8.
 """
-TRIES = 4
+CANDIDATES = 4
 """Candidates that are tried: where clusters are near each other, the first is not theirs."""
 
 
@@ -111,7 +111,7 @@ def read(losses: Losses, x: Floats, lam: float, edges: Edges) -> Partition:
     is said only with a certificate.
     """
     alone = np.arange(len(x))
-    proposed = list(islice(candidates(x), TRIES))
+    proposed = list(islice(candidates(x), CANDIDATES))
     if not proposed or len(np.unique(fused(x))) == len(x):
         proposed.append(alone)
     found = []
@@ -128,7 +128,7 @@ def judged(losses: Losses, labels: Ints, lam: float, edges: Edges) -> Partition:
     problem = Problem(LossCosts(losses), edges, lam)
     carried = feasible(flow(losses, solved, lam, edges).mu, problem.radius)
     gap = problem.relative(problem.gap(solved.x, carried), solved.x)
-    return Partition(labels, gap <= EXACT and solved.distinct, gap, solved.w)
+    return Partition(labels, gap <= EXACT_GAP and solved.distinct, gap, solved.w)
 
 
 def refit(losses: Losses, labels: Ints) -> Floats:

@@ -20,11 +20,11 @@ from corsage.solvers.convex_clustering.exact.merged import Merged
 from corsage.solvers.convex_clustering.exact.sum_of_norms import fit, prox
 from corsage.solvers.losses.convex import Losses
 
-TIGHT = 1e-12
+REDUCED_GAP = 1e-12
 """The relative gap to which (5) is solved: where clusters meet, a coarser one hides it."""
 DISTINCT = 1e-7
 """Cluster models nearer than this share of the largest are one."""
-CARRIED = 1e-7
+LEFT_OVER = 1e-7
 """The share of the largest gradient that a flow may leave over."""
 DIGITS = 1e-7
 """Relative width at which the bisection for a window ends."""
@@ -65,7 +65,7 @@ def reduced(losses: Losses, labels: Ints, lam: float, edges: Edges) -> Reduced:
     """Solve (5): one model a cluster, weights n_k n_l (or the sums of w_ij)."""
     count = int(labels.max()) + 1
     between = edges.merged(labels, count)
-    solved = fit(Merged(losses, labels), lam, between, tolerance=TIGHT)
+    solved = fit(Merged(losses, labels), lam, between, tolerance=REDUCED_GAP)
     unit = solved.mu / (lam * between.w)[:, None]
     first, second = labels[edges.i], labels[edges.j]
     across = first != second
@@ -157,7 +157,7 @@ class Flow:
     @property
     def optimal(self) -> bool:
         """True if the models are a solution: nothing is left over."""
-        return self.left <= CARRIED
+        return self.left <= LEFT_OVER
 
 
 def flow(losses: Losses, solved: Reduced, lam: float, edges: Edges) -> Flow:

@@ -25,8 +25,8 @@ from corsage.core.arrays import Floats
 from corsage.solvers.convex_clustering.couplings import Coupling, Parts, Step
 from corsage.solvers.convex_clustering.exact.edges import norms
 from corsage.solvers.convex_clustering.expansions import (
+    BOUNDED_BY,
     HERE,
-    NEAR,
     Expansion,
     Oracle,
     Probe,
@@ -36,13 +36,13 @@ from corsage.solvers.convex_clustering.expansions import (
 )
 from corsage.solvers.losses.held_out import Fold
 
-MOST = 20
+MOST_STEPS_ASKED = 20
 """Exchanges after which no more is asked."""
-PATIENCE = 3
+DAMPING_PATIENCE = 3
 """Exchanges after which the few tasks that are left try several dampings at once, too."""
-SHARE = 0.1
+PROXIMAL_SHARE = 0.1
 """kappa of the proximal points, as a share of L."""
-LEAST, FIRST = 1e-9, 1e-6
+LEAST_DAMPING, FIRST_DAMPING = 1e-9, 1e-6
 """The smallest damping, and the first."""
 FADES = 0.1
 """Damping as a part of the relative gap."""
@@ -50,16 +50,16 @@ LADDER = (1e-3, 3e-2, 1.0)
 """Dampings that are tried at once where a step failed."""
 SHARPER = 0.01
 """The gap of the models' solutions, as a part of the one that is wanted."""
-SETTLED = 0.1
+SETTLED_SHARE = 0.1
 """A step that changes less than that part of the tolerance ends a task without gaps."""
 TINY = float(np.finfo(np.float64).tiny)
 PICKS = 2
 """Times that the nearest answers are looked for anew, near the solution that they led to."""
-STUCK = 0.01
+STUCK_SHARE = 0.01
 """The share of the gap by which a step must lower the objective: with less, clusters are wrong."""
 OUTSIZED = 100.0
 """Medians that a user's loss counts as at most: one that says 1e12 would certify anything."""
-FAR = 100.0
+OUT_OF_SIGHT = 100.0
 """Distance beyond which nothing is said of models, where a user has no minimum."""
 
 
@@ -90,7 +90,7 @@ class Solved:
     mu : the duals of the last models' solution (E, d); of clusters none.
     value : the objective at x.
     gap : at most so much is it above its minimum, as a share of sum |f_i| + penalty.
-    everywhere : the gap holds against all models; else against those FAR times as far at most.
+    everywhere : the gap holds against all models; else OUT_OF_SIGHT times as far at most.
     held : what x loses on the fold (N,).
     base : what users said last, of which further models can be made.
     slack : each user's part of the gap (N,); infinite where it has no minimum.
@@ -124,8 +124,8 @@ class Run:
     task: Task
     base: Expansion
     centre: Floats
-    damping: float = FIRST
-    dampings: tuple[float, ...] = (FIRST,)
+    damping: float = FIRST_DAMPING
+    dampings: tuple[float, ...] = (FIRST_DAMPING,)
     failed: int = 0
     steps: list[Step] = field(default_factory=list)
     best: Step | None = None
@@ -147,9 +147,9 @@ class Run:
         """True if it is good enough, or as good as it gets."""
         if self.gap <= tolerance or self.failed > len(LADDER):
             return True
-        if isinstance(self.task.coupling, Parts) and self.change <= STUCK * self.gap:
+        if isinstance(self.task.coupling, Parts) and self.change <= STUCK_SHARE * self.gap:
             return True
-        return not self.task.certain and self.change <= SETTLED * tolerance
+        return not self.task.certain and self.change <= SETTLED_SHARE * tolerance
 
     def propose(
         self,
@@ -168,7 +168,7 @@ class Run:
             if known and damping == self.damping:
                 start = self._nearer(start, known, sharp)
             self.steps.append(start)
-        share = HERE if self.failed > 1 else SHARE
+        share = HERE if self.failed > 1 else PROXIMAL_SHARE
         fold, certain = self.task.fold, self.task.certain
         probes = [Probe(step.x, step.v, share, fold, certain) for step in self.steps]
         if self.failed == 1 and self.best is not None:
@@ -202,7 +202,7 @@ class Run:
             self.base, self.failed = expansion, 0
             self.centre = expansion.y
             eased = FADES * min(self.dampings[at], self.gap)
-            self.damping = float(np.clip(eased, LEAST, 1.0))
+            self.damping = float(np.clip(eased, LEAST_DAMPING, 1.0))
         else:
             self.failed += 1
             self.change = (values[at] - self.value) / max(abs(self.value), TINY)
@@ -220,8 +220,8 @@ class Run:
         if found.found.all():
             self.lower = max(self.lower, lower)
         else:
-            reach = np.square(FAR * (1 + norms(step.x)))
-            loose = NEAR * found.curvature / 2 * reach
+            reach = np.square(OUT_OF_SIGHT * (1 + norms(step.x)))
+            loose = BOUNDED_BY * found.curvature / 2 * reach
             self.near = (
                 self.near
                 if not self.task.certain
@@ -236,7 +236,9 @@ class Run:
         mu = None if self.best.solution is None else self.best.solution.mu
         x, v = self.best.x, self.best.v
         if mu is None:  # of what is known now: these are exact where the models are
-            ahead = self.task.coupling.solve(models(self.base, self.centre, LEAST), self.best, 1.0)
+            ahead = self.task.coupling.solve(
+                models(self.base, self.centre, LEAST_DAMPING), self.best, 1.0
+            )
             v = ahead.v
         return Solved(
             x, v, mu, self.value, self.gap, bool(everywhere), self.held, self.base, self.slack
@@ -260,7 +262,7 @@ def solve(
     starts: Sequence[Expansion],
     oracle: Oracle,
     tolerance: float = 1e-6,
-    most: int = MOST,
+    most: int = MOST_STEPS_ASKED,
     enough: Callable[[Sequence[Run]], bool] = unfinished,
 ) -> list[Solved]:
     """All tasks, from expansions of their own folds' f_i.
@@ -279,7 +281,7 @@ def solve(
         wanted = [run for run in runs if not run.over(tolerance)]
         if not wanted or enough(runs):
             break
-        groups = proposed(wanted, tolerance, shared(runs), number >= PATIENCE)
+        groups = proposed(wanted, tolerance, shared(runs), number >= DAMPING_PATIENCE)
         found = iter(oracle([probe for group in groups for probe in group]))
         for run, group in zip(wanted, groups, strict=True):
             run.take([next(found) for _ in group])

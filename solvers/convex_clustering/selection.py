@@ -21,10 +21,10 @@ from corsage.solvers.convex_clustering.batched import Users, consensus
 from corsage.solvers.convex_clustering.couplings import Clusters, Penalty
 from corsage.solvers.convex_clustering.exact.edges import Edges
 from corsage.solvers.convex_clustering.partitions import (
-    GLOBAL,
     KMEANS,
     LAMBDA,
-    LOCAL,
+    ONE_MODEL,
+    OWN_MODELS,
     WARD,
     Key,
     named_alike,
@@ -36,19 +36,19 @@ from corsage.solvers.convex_clustering.reading import in_order
 from corsage.solvers.convex_clustering.runs import Solved, Task
 from corsage.solvers.losses.held_out import Fold
 
-GRID, COARSE, LOWEST = 30, 15, 1 / 50
+MODELS_GRID, COARSE, LOWEST = 30, 15, 1 / 50
 """Number of lambda to try, for models and in each fold; the least as a share of the largest."""
-SURE = 1.64
+SURELY_BETTER = 1.64
 """Standard errors by which clusters must be better than no clusters: 5% of false alarms."""
 ABOUT = 1.0
 """Standard errors up to which models along the path do as well as the best of them."""
-PATH, ROUGH = 6, 1e-4
+PATH_EXCHANGES, ROUGH = 6, 1e-4
 """Exchanges that a path takes at most; the relative gap of what is only judged."""
 REFITS = 5
 """Exchanges that the clusters' models take at most."""
-NOTHING = 1e-12
+NO_LAMBDA = 1e-12
 """The largest lambda where users have one model already, or there is one user only."""
-HOPELESS = 0.5
+NO_GLOBAL_MODEL = 0.5
 """A relative gap of the global model that says that there is none."""
 
 HOLD_OUT = Fold("models", 0, 0.3)
@@ -158,8 +158,8 @@ def grids(users: Users, edges: Edges, folds: Sequence[Fold | None], count: int) 
     A federation without a best model for all is refused here, before the path is begun.
     """
     tasks = [Task(Clusters(one_cluster(users.n)), fold) for fold in folds]
-    found = users.solve(tasks, HOPELESS, PATH)
-    if not all(each.gap <= HOPELESS for each in found):
+    found = users.solve(tasks, NO_GLOBAL_MODEL, PATH_EXCHANGES)
+    if not all(each.gap <= NO_GLOBAL_MODEL for each in found):
         raise ModelError(
             "lambda=auto: all users' samples together have no best model (a plane separates their "
             "classes, or inputs are huge): set ridge=0.001, a number for lambda, or scale inputs."
@@ -169,16 +169,16 @@ def grids(users: Users, edges: Edges, folds: Sequence[Fold | None], count: int) 
         raise ModelError(
             "lambda=auto: no user has samples to hold out, nobody has more than one: set a number."
         )
-    tops = [max(consensus(each, edges), NOTHING) for each in found]
+    tops = [max(consensus(each, edges), NO_LAMBDA) for each in found]
     return [np.asarray(np.geomspace(top, LOWEST * top, count)) for top in tops]
 
 
 def choose_for_models(users: Users, edges: Edges) -> ModelChoice:
     """The lam whose models, from 70% of each user's samples, lose the least on the other 30%."""
     users.local([None, HOLD_OUT])
-    (lams,) = grids(users, edges, [HOLD_OUT], GRID)
+    (lams,) = grids(users, edges, [HOLD_OUT], MODELS_GRID)
     tasks = [Task(Penalty(lam, edges), HOLD_OUT) for lam in lams.tolist()]
-    found = users.solve(tasks, most=PATH)
+    found = users.solve(tasks, most=PATH_EXCHANGES)
     scores = np.array([float(np.nanmean(each.held)) for each in found])
     best = int(np.argmin(scores))
     return ModelChoice(float(lams[best]), lams, scores, found[best])
@@ -202,7 +202,7 @@ def choose_for_clusters(users: Users, edges: Edges, seed: int = 0) -> ClusterCho
     else:
         key = chosen.kind, chosen.place
         labels, x = wanted[None][key], refits[None][key].x
-    if chosen.kind == LOCAL:
+    if chosen.kind == OWN_MODELS:
         return ClusterChoice(chosen, labels, x, 0.0, base, found, softer, None)
     place = place_of(chosen, [each.x for each in paths[None]], labels, softer)
     lam = float(lams[None][place])
@@ -211,7 +211,7 @@ def choose_for_clusters(users: Users, edges: Edges, seed: int = 0) -> ClusterCho
 
 def place_of(chosen: Candidate, path: Sequence[Floats], labels: Ints, softer: Candidate) -> int:
     """The place of the lambda that goes with what was chosen; else of the path's best one."""
-    if chosen.kind == GLOBAL:
+    if chosen.kind == ONE_MODEL:
         return 0
     place = shown_at(path, labels) if chosen.kind == LAMBDA else None
     return softer.place if place is None else place
@@ -225,7 +225,7 @@ def along(
 ) -> dict[Fold | None, list[Solved]]:
     """The path of each fold."""
     tasks = [Task(Penalty(lam, edges), fold) for fold in lams for lam in lams[fold].tolist()]
-    found = iter(users.solve(tasks, ROUGH, PATH))
+    found = iter(users.solve(tasks, ROUGH, PATH_EXCHANGES))
     return {fold: [next(found) for _ in lams[fold]] for fold in lams}
 
 
@@ -266,17 +266,17 @@ def by_score(each: Candidate) -> float:
 def chosen_of(found: Sequence[Candidate]) -> tuple[Candidate, Candidate, Candidate]:
     """The best procedure; the better one of one model and own models; the path's best models.
 
-    Clusters, if they are better than the better one of the two, and than the path's models, by SURE
-    standard errors; of those that do as well as each other the fewest. Else the path's models, if
-    they are better than the two by one standard error.
+    Clusters, if they are better than the better one of the two, and than the path's models, by
+    SURELY_BETTER standard errors; of those that do as well as each other the fewest. Else the
+    path's models, if they are better than the two by one standard error.
     """
-    ends = [each for each in found if each.kind in (GLOBAL, LOCAL)]
+    ends = [each for each in found if each.kind in (ONE_MODEL, OWN_MODELS)]
     base = min(ends, key=by_score)
     groups = [each for each in found if each.kind in (LAMBDA, KMEANS, WARD) and each.clusters > 1]
     best, softer = along_best([each for each in found if each.kind == MODELS])
     if groups:
         chosen = min(groups, key=lambda each: (each.score, each.clusters))
-        if chosen.beats(base, SURE) and chosen.beats(best, SURE):
+        if chosen.beats(base, SURELY_BETTER) and chosen.beats(best, SURELY_BETTER):
             return chosen, base, softer
     return (softer if best.beats(base, 1.0) and softer.score < base.score else base), base, softer
 

@@ -15,8 +15,8 @@ from corsage.solvers.convex_clustering.batched import Batched
 from corsage.solvers.convex_clustering.couplings import Clusters, Parts, Penalty
 from corsage.solvers.convex_clustering.expansions import Expansion
 from corsage.solvers.convex_clustering.reading import (
-    EXACT,
-    TRIES,
+    CANDIDATES,
+    EXACT_GAP,
     Partition,
     candidates,
     fused,
@@ -26,7 +26,7 @@ from corsage.solvers.convex_clustering.reading import (
 from corsage.solvers.convex_clustering.runs import Run, Solved, Task
 from corsage.solvers.losses.convex import Losses
 
-MOST = 12
+READING_EXCHANGES = 12
 """Exchanges that the clusters' models take at most."""
 REFIT = 1e-7
 """The relative gap of the clusters' own models."""
@@ -144,10 +144,10 @@ def quickly_read(users: Batched, solution: Solution) -> tuple[Reading, Floats]:
     proposed = proposals(solution)
     tasks = [Task(Clusters(labels)) for labels in proposed]
     tasks += [Task(Parts(labels, lam, edges)) for labels in proposed]
-    found = users.solve(tasks, EXACT, MOST, partial(known_enough, proposed))
+    found = users.solve(tasks, EXACT_GAP, READING_EXCHANGES, partial(known_enough, proposed))
     refits, fits = found[: len(proposed)], found[len(proposed) :]
     exact = [
-        fit.gap <= EXACT and apart(fit.x, own) for fit, own in zip(fits, proposed, strict=True)
+        fit.gap <= EXACT_GAP and apart(fit.x, own) for fit, own in zip(fits, proposed, strict=True)
     ]
     at = exact.index(True) if any(exact) else 0
     labels, refit, gap = proposed[at], refits[at], fits[at].gap
@@ -172,16 +172,18 @@ def untied(users: Batched, solution: Solution) -> tuple[Reading, Floats]:
     x, alone = solution.models, np.arange(len(solution.models))
     users.local([None])
     users.at([(x, np.zeros_like(x))])
-    proposed = [*islice(candidates(x), TRIES), alone]
+    proposed = [*islice(candidates(x), CANDIDATES), alone]
     if solution.labels is not None:
         proposed = [solution.labels, alone]
-    found = users.solve([Task(Clusters(labels)) for labels in proposed], EXACT, MOST)
+    found = users.solve(
+        [Task(Clusters(labels)) for labels in proposed], EXACT_GAP, READING_EXCHANGES
+    )
     least = found[-1].value
     gaps = [(each.value - least) / max(abs(least), BEST) for each in found]
-    exact = [gap <= EXACT for gap in gaps]
+    exact = [gap <= EXACT_GAP for gap in gaps]
     at = 0 if solution.labels is not None else exact.index(True)
     labels, refit = proposed[at], found[at]
-    sure = exact[at] and (refit.gap <= EXACT)
+    sure = exact[at] and (refit.gap <= EXACT_GAP)
     reading = Reading(labels.tolist(), int(fused(x).max()) + 1, sure or None)
     return replace(reading, not_refitted=missing(refit, labels)), refit.x
 
@@ -192,10 +194,10 @@ def known_enough(proposed: list[Ints], runs: Sequence[Run]) -> bool:
     if not all(run.steps for run in runs):
         return False
     exact = [
-        fit.gap <= EXACT and fit.best is not None and apart(fit.best.x, own)
+        fit.gap <= EXACT_GAP and fit.best is not None and apart(fit.best.x, own)
         for fit, own in zip(fits, proposed, strict=True)
     ]
-    if not any(exact) and not all(fit.over(EXACT) for fit in fits):
+    if not any(exact) and not all(fit.over(EXACT_GAP) for fit in fits):
         return False
     at = exact.index(True) if any(exact) else 0
     alone = int(proposed[at].max()) + 1 == len(proposed[at]) > 1
@@ -207,7 +209,7 @@ def proposals(solution: Solution) -> list[Ints]:
     if solution.labels is not None:
         return [solution.labels]
     x, alone = solution.models, np.arange(len(solution.models))
-    proposed = list(islice(candidates(x), TRIES))
+    proposed = list(islice(candidates(x), CANDIDATES))
     if not proposed or len(np.unique(fused(x))) == len(x):
         proposed.append(alone)
     return proposed

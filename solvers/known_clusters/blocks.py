@@ -34,7 +34,7 @@ from corsage.solvers.known_clusters.lanes import (
 from corsage.solvers.known_clusters.mixed_model import by_cluster
 from corsage.solvers.known_clusters.spectra import Spectra
 
-THIN = 0.5
+THIN_SHARE = 0.5
 """Rows, as a share of the coefficients, up to which `Thin` is faster."""
 OUTSIDE = 1e-10
 """A slope b that is this share away from what A reaches is no sum of records."""
@@ -153,7 +153,7 @@ class Thin:
             return None
         spectra = Spectra.of(users.a, users.b)
         m = int((spectra.values > 0).sum(1).max(initial=0))
-        if m > THIN * d:
+        if m > THIN_SHARE * d:
             return None
         roots = np.sqrt(np.maximum(spectra.values[:, d - m :], 0.0))
         f = np.ascontiguousarray(spectra.vectors[..., d - m :] * roots[:, None])

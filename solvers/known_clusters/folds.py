@@ -13,7 +13,7 @@ from corsage.solvers.known_clusters.mixed_model import by_cluster, personal
 
 SINGLE_CENTRE_GRID: Floats = np.linspace(0.01, 2, 20)
 """lambda^sc as section 6.1 has it."""
-FOLDS = 5
+HELD_OUT_FOLDS = 5
 
 
 def solved(a: Floats, b: Floats) -> Floats:
@@ -54,11 +54,11 @@ def keyed_folds(x: Floats, y: Floats, counts: Ints, keys: NDArray[np.uint64]) ->
     draws = np.empty(len(user))
     for number in range(int(counts.max())):
         draws[place == number] = uniforms(keys[user[place == number]], number)
-    return sums_of_folds(x, y, user, draws, (uniforms(keys, -1) * FOLDS).astype(np.int64))
+    return sums_of_folds(x, y, user, draws, (uniforms(keys, -1) * HELD_OUT_FOLDS).astype(np.int64))
 
 
 def sums_of_folds(
-    x: Floats, y: Floats, user: Ints, draws: Floats, starts: Ints, folds: int = FOLDS
+    x: Floats, y: Floats, user: Ints, draws: Floats, starts: Ints, folds: int = HELD_OUT_FOLDS
 ) -> Folds:
     """The sums where a user's records go to the folds in the order of their `draws` (N,).
 

@@ -72,7 +72,7 @@ def fits(features: Tensor, columns: int, loss: ScalarLoss) -> bool:
 @cache
 def kernel(loss: str, columns: int, dtype: torch.dtype) -> Any:
     """A fused pass over losses of such a name, if there is one: with llvmlite, if it is of use."""
-    if (fused := library()) is None or loss not in (*fused.CLASSES, *fused.RESIDUALS):
+    if (fused := library()) is None or loss not in (*fused.CLASS_LOSSES, *fused.RESIDUAL_LOSSES):
         return None
     try:
         return fused.Kernel(loss, columns, dtype == torch.float32)

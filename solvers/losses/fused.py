@@ -18,9 +18,9 @@ import numpy as np
 from llvmlite import binding, ir
 from numpy.typing import NDArray
 
-WIDE = 128
+VECTOR_BYTES = 128
 """Bytes in a vector: two of the widest registers, whose work overlaps."""
-LOG2E, HIGH, LOW = 1.4426950408889634, 0.693145751953125, 1.42860682030941723212e-6
+LOG2E, LN2_HIGH, LN2_LOW = 1.4426950408889634, 0.693145751953125, 1.42860682030941723212e-6
 """1/ln 2, and ln 2 in two parts: a whole number times the high one is exact."""
 SERIES = tuple(1 / factorial(k) for k in range(13, -1, -1))
 """Taylor's of exp: on |r| <= ln(2)/2 what is left out is below the rounding error."""
@@ -30,7 +30,7 @@ Vectors = list[Any]
 
 def lanes(dtype: np.dtype[Any]) -> int:
     """Users in a block."""
-    return WIDE // dtype.itemsize
+    return VECTOR_BYTES // dtype.itemsize
 
 
 class Writer:
@@ -44,7 +44,7 @@ class Writer:
 
     def __init__(self, function: ir.Function, single: bool) -> None:
         self.to = ir.IRBuilder(function.append_basic_block())
-        self.single, self.lanes = single, WIDE // (4 if single else 8)
+        self.single, self.lanes = single, VECTOR_BYTES // (4 if single else 8)
         self.number = ir.FloatType() if single else ir.DoubleType()
         self.vector = ir.VectorType(self.number, self.lanes)
         self.bits = ir.VectorType(ir.IntType(32 if single else 64), self.lanes)
@@ -118,7 +118,7 @@ class Writer:
         shift = self.constant(1.5 * 2**mantissa + bias)
         shifted = self.fma(v, self.constant(LOG2E), shift)
         n = to.fsub(shifted, shift)
-        r = self.fma(n, self.constant(-LOW), self.fma(n, self.constant(-HIGH), v))
+        r = self.fma(n, self.constant(-LN2_LOW), self.fma(n, self.constant(-LN2_HIGH), v))
         p, *others = map(self.constant, SERIES[6 if self.single else 0 :])
         for coefficient in others:
             p = self.fma(p, r, coefficient)
@@ -139,8 +139,8 @@ class Writer:
         return self.clipped(to.fsub(score, label), to.fneg(delta), delta)
 
 
-CLASSES = ("logistic", "squared-hinge")
-RESIDUALS = ("squared", "huber")
+CLASS_LOSSES = ("logistic", "squared-hinge")
+RESIDUAL_LOSSES = ("squared", "huber")
 """The losses that there are kernels of; residuals are cut at delta."""
 
 
@@ -169,7 +169,7 @@ def written(module: ir.Module, loss: str, d: int, single: bool) -> None:
                 row = write.several(rows, place, d)
                 for entry, own in zip(row, model, strict=True):
                     score = write.fma(entry, own, score)
-                label = write.read(labels, place) if loss in RESIDUALS else None
+                label = write.read(labels, place) if loss in RESIDUAL_LOSSES else None
                 slope = write.slope(loss, score, label, delta)
                 return [write.fma(x, slope, g) for x, g in zip(row, gradient, strict=True)]
 

@@ -21,17 +21,17 @@ from corsage.core.errors import ModelError
 
 Map = Callable[[Tensor], Tensor]
 
-STEPS = 100
+MOST_NEWTON_STEPS = 100
 TRIALS = 45
 FADING = 0.1  # damping, as a part of the curvature's bound, while the gradient has not shrunk
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
-THIN = {torch.float64: 1e-10, torch.float32: 1e-5}
-FAR = {torch.float64: 1e6, torch.float32: 1e3}
+SINGULAR_SHARE = {torch.float64: 1e-10, torch.float32: 1e-5}
+RUNAWAY = {torch.float64: 1e6, torch.float32: 1e3}
 
 
 def thin(dtype: torch.dtype) -> float:
     """Curvature, as a part of the largest one, below which a direction counts as flat."""
-    return THIN[dtype]
+    return SINGULAR_SHARE[dtype]
 
 
 def lengths(rows: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ class Functions:
     curvature : (n,) upper bound of H.
     force : (n,) sum of the sizes of all terms that g has at 0.
     coercive : a minimiser exists. If not, damping fades out with the gradient, and a user is given
-        up who is FAR times as far away as the start and as where that curvature would stop him.
+        up who is RUNAWAY times as far away as the start and as where that curvature would stop him.
     """
 
     gradient: Map
@@ -91,10 +91,10 @@ def minimise(functions: Functions, start: Tensor) -> tuple[Tensor, Tensor]:
     # the start counts a little, so that a minimiser at 0 of a function without force is reached
     first = functions.curvature * lengths(start)
     functions = replace(functions, force=functions.force + thin(start.dtype) * first)
-    reach = FAR[start.dtype] * (functions.force + first)
+    reach = RUNAWAY[start.dtype] * (functions.force + first)
     now = functions.start(start)
     over = lost = torch.zeros_like(now.norm, dtype=torch.bool)
-    for _ in range(STEPS):
+    for _ in range(MOST_NEWTON_STEPS):
         scale = functions.scale(now.x)
         if not functions.coercive:
             lost = ~(scale <= reach)

@@ -60,7 +60,7 @@ def ended(functions: Functions, z: Tensor) -> Tensor:
     A float32 user who ends where its tolerance lets it would be off in the third digit.
     """
     now = functions.start(z)
-    for _ in range(newton.STEPS):
+    for _ in range(newton.MOST_NEWTON_STEPS):
         after = functions.start(now.x + newton.direction(functions, now, 0.0))
         less = after.norm < now.norm / 2
         if not less.any():

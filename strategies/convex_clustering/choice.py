@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from corsage.solvers.convex_clustering.selection import Candidate
 
 
-MANY = 1000
+MANY_USERS = 1000
 """Users among whom lambda is not found in seconds."""
 
 
@@ -74,15 +74,16 @@ class Found:
 
 def choose(questions: Questions, graph: Graph, d: int, of_clusters: bool) -> Script[Found]:
     """lambda by held-out samples, or what does best of all with its models."""
-    from corsage.solvers.convex_clustering.batched import LARGEST, Batched
+    from corsage.solvers.convex_clustering.batched import MOST_WITH_HESSIANS, Batched
 
-    if d > LARGEST:
+    if d > MOST_WITH_HESSIANS:
         questions.job.note(
-            f"models of {d} numbers: above {LARGEST} no Hessians are sent, and looking for lambda "
-            "takes hundreds or thousands of exchanges; convex-lambda=NUMBER takes none"
+            f"models of {d} numbers: above {MOST_WITH_HESSIANS} no Hessians are sent, and "
+            "looking for lambda takes hundreds or thousands of exchanges; convex-lambda=NUMBER "
+            "takes none"
         )
 
-    if len(graph.users) > MANY:
+    if len(graph.users) > MANY_USERS:
         questions.job.note(
             f"{len(graph.users):,} users: looking for lambda takes minutes and gigabytes; "
             "convex-lambda=NUMBER takes none, convex-graph=knn takes less"

@@ -11,7 +11,7 @@ import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.solvers.convex_clustering.halves import Moved
-from corsage.strategies.rounds.means.rows import places
+from corsage.strategies.rounds.means.user_rows import places
 
 if TYPE_CHECKING:
     from corsage.solvers.convex_clustering.exact.edges import Edges

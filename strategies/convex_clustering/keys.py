@@ -66,16 +66,16 @@ class ConvexClusteringKeys(Keys):
 
 def solver_of(keys: ConvexClusteringKeys, config: Config, d: int) -> str:
     """The solver for models of d numbers, `auto` resolved."""
-    from corsage.solvers.convex_clustering.batched import LARGEST
+    from corsage.solvers.convex_clustering.batched import MOST_WITH_HESSIANS
 
     fraction = config.federation.fraction_train
     whole = fraction in (0, 1)  # 0: as the method will have it
     if keys.convex_solver == AUTO:
-        return NEWTON if whole and d <= LARGEST else DR
-    if keys.convex_solver == NEWTON and not (whole and d <= LARGEST):
+        return NEWTON if whole and d <= MOST_WITH_HESSIANS else DR
+    if keys.convex_solver == NEWTON and not (whole and d <= MOST_WITH_HESSIANS):
         raise ConfigError(
             f"convex-solver=newton: it asks all users in every round for d x d numbers: set "
-            f"fraction-train=1 (is {fraction:g}) with at most {LARGEST} "
+            f"fraction-train=1 (is {fraction:g}) with at most {MOST_WITH_HESSIANS} "
             f"numbers in a model (are {d}), or convex-solver=dr."
         )
     return keys.convex_solver

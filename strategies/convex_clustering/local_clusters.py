@@ -33,7 +33,7 @@ from corsage.strategies.convex_clustering.models import (
 )
 from corsage.strategies.convex_clustering.questions import Questions
 from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.means.rows import places
+from corsage.strategies.rounds.means.user_rows import places
 from corsage.strategies.rounds.results import Finding, few_rows
 from corsage.strategies.rounds.turns import Parcel, Script
 
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from corsage.networks.network import Network
     from corsage.strategies.convex_clustering.remote_losses import RemoteUsers
 
-OWN = "they are grouped by one of their best models"
-WEAK = 1e-2
+OWN_MODEL = "they are grouped by one of their best models"
+WEAK_PULL = 1e-2
 """kappa of those without a best model, as a share of the curvature."""
-MOST = 20
+SIZES_NAMED = 20
 """Clusters whose sizes are named."""
 
 
@@ -130,7 +130,7 @@ class LocalClusters(Strategy[LocalClustersKeys, LocalClustersState]):
         local, found = np.asarray(replies.rows["x"]), replies.metrics["found"] > 0
         if not found.all():
             facts = yield from ask(users, "facts")
-            kappa = np.full(len(zeros), WEAK * float(facts.metrics["curvature"].mean()))
+            kappa = np.full(len(zeros), WEAK_PULL * float(facts.metrics["curvature"].mean()))
             held = yield from ask(users, "prox", {"p": zeros, "kappa": kappa}, template)
             local = np.where(found[:, None], local, held.rows["x"])
         return replies, local
@@ -172,9 +172,11 @@ class LocalClusters(Strategy[LocalClustersKeys, LocalClustersState]):
     def findings(self) -> list[Finding]:
         """The number of clusters, and their sizes."""
         sizes = np.bincount(self.state.labels)
-        some = ", ".join(map(str, sizes[:MOST])) + (", ..." if len(sizes) > MOST else "")
+        some = ", ".join(map(str, sizes[:SIZES_NAMED])) + (
+            ", ..." if len(sizes) > SIZES_NAMED else ""
+        )
         rows = [("clusters", str(len(sizes))), ("users in each", some)]
-        rows += few_rows(self.job, self.models.shape[1], OWN)
+        rows += few_rows(self.job, self.models.shape[1], OWN_MODEL)
         return [Finding("clusters of local models", rows)]
 
     def named_arrays(self) -> ArrayRecord:

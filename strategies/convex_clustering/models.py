@@ -36,16 +36,16 @@ def check_convex(job: Job, network: Network) -> None:
 
 def check_classes(job: Job, network: Network) -> None:
     """Refuse what would take minutes: losses of several outputs are minimised user by user."""
-    from corsage.solvers.convex_clustering.batched import LARGEST
+    from corsage.solvers.convex_clustering.batched import MOST_WITH_HESSIANS
 
     name, classes, d = job.name, job.agreed.num_classes, network.whole.stop
     looked_for = getattr(job.keys, "given", 0.0) is None
-    if job.convex or not (d > LARGEST or looked_for):
+    if job.convex or not (d > MOST_WITH_HESSIANS or looked_for):
         return
     if classes == 2:
         raise ConfigError(f"{name}: of two classes set loss=logistic, with one output.")
     instead = "take fedrep-convex (heads that cluster) or ifca"
-    if d <= LARGEST:
+    if d <= MOST_WITH_HESSIANS:
         instead = f"give convex-lambda=NUMBER, or {instead}"
     raise ConfigError(
         f"{name}: takes numbers or two classes so far, and these are {classes} classes, "

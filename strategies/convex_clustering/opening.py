@@ -9,7 +9,7 @@ import numpy as np
 from corsage.core.arrays import Bools
 from corsage.core.errors import ModelError
 from corsage.core.messages.replies import name_users
-from corsage.solvers.convex_clustering.batched import LARGEST
+from corsage.solvers.convex_clustering.batched import MOST_WITH_HESSIANS
 from corsage.solvers.convex_clustering.expansions import Expansion, Probe
 from corsage.solvers.convex_clustering.halves import Facts
 from corsage.solvers.convex_clustering.recession import falling
@@ -18,11 +18,11 @@ from corsage.strategies.convex_clustering.probing import ask_all
 from corsage.strategies.convex_clustering.questions import Questions
 from corsage.strategies.rounds.turns import Script
 
-ENDLESS = ("logistic",)
+ENDLESS_LOSSES = ("logistic",)
 """Losses that can fall for ever; others have a best model wherever they are bounded."""
-NAMED = 5
+REFUSED_NAMED = 5
 """Users that are named."""
-NUMBERS = ("squared", "huber")
+NUMBER_LOSSES = ("squared", "huber")
 """Losses that have a best model wherever there are enough different rows."""
 WHY = {
     True: "fewer rows than coefficients, or features that repeat each other",
@@ -50,7 +50,7 @@ def name_free(questions: Questions, users: list[str], held: Bools) -> None:
     if without := [user for user, found in zip(users, held, strict=True) if not found]:
         questions.job.note(
             f"{name_users(without)} without a best model of their own "
-            f"({WHY[questions.job.loss in NUMBERS]}): the penalty alone holds them"
+            f"({WHY[questions.job.loss in NUMBER_LOSSES]}): the penalty alone holds them"
         )
 
 
@@ -72,14 +72,14 @@ def check_bounded(
     questions: Questions, graph: Graph, lam: float, d: int, held: Bools
 ) -> Script[None]:
     """Refuse a problem without a solution; `held` are those whose loss grows in all directions."""
-    if questions.job.loss not in ENDLESS:
+    if questions.job.loss not in ENDLESS_LOSSES:
         return
     n = len(graph.users)
     pieces = graph.edges.components() if lam > 0 else np.arange(n)
     doubtful = [k for k in range(int(pieces.max()) + 1) if not held[pieces == k].any()]
     if not doubtful:
         return
-    if d > LARGEST:
+    if d > MOST_WITH_HESSIANS:
         return  # its users have no Hessians: rounds show it
     falls = yield from questions.batched(
         graph.users, d, lambda users: falling(users, pieces, doubtful)
@@ -93,7 +93,7 @@ def refusal(names: Sequence[str], n: int, lam: float) -> str:
     """The words of a refusal."""
     who = "all users" if len(names) == n else "user" + "s" * (len(names) > 1)
     if len(names) < n:
-        who += f" {', '.join(names[:NAMED])}" + ", ..." * (len(names) > NAMED)
+        who += f" {', '.join(names[:REFUSED_NAMED])}" + ", ..." * (len(names) > REFUSED_NAMED)
     together = " together" * (lam > 0 and len(names) > 1)
     return (
         f"convex-lambda={lam:g}: {who}{together} without a best model: classes that a plane "

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from corsage.solvers.convex_clustering.expansions import Expansion, Probe
     from corsage.solvers.losses.held_out import Fold
 
-SPACE = 2**20
+HESSIAN_SPACE = 2**20
 """Numbers of all Hessians that a user makes for one exchange."""
-FLAT = 1e-9
+NEGATIVE_ROUNDING = 1e-9
 """A negative eigenvalue up to this share of the mean one is rounding."""
-NUMBERS = 8
+PROBE_NUMBERS = 8
 """f(y), f(x), minimum, whether there is one, held-out loss, whether there is one, L, coercive."""
 
 
@@ -32,7 +32,7 @@ def ask_all(
     questions: Questions, users: list[str], d: int, probes: Sequence[Probe], **more: Any
 ) -> Script[list[Expansion]]:
     """The answers of all users to all probes; one exchange, or as few as the space allows."""
-    most = max(SPACE // d**2, 1)
+    most = max(HESSIAN_SPACE // d**2, 1)
     found: list[Expansion] = []
     for first in range(0, len(probes), most):
         part = probes[first : first + most]
@@ -57,7 +57,7 @@ def template_of(count: int, d: int) -> Arrays:
         "y": d,
         "gradient": d,
         "hessian": d * (d + 1) // 2,
-        "numbers": NUMBERS,
+        "numbers": PROBE_NUMBERS,
     }
     return {name: np.zeros((count, size)) for name, size in shapes.items()}
 
@@ -117,7 +117,7 @@ def convex(hessian: Floats) -> Floats:
     d = hessian.shape[1]
     size = np.abs(hessian.diagonal(axis1=1, axis2=2)).mean(1) + np.finfo(np.float64).tiny
     try:
-        np.linalg.cholesky(hessian + (FLAT * size)[:, None, None] * np.eye(d))
+        np.linalg.cholesky(hessian + (NEGATIVE_ROUNDING * size)[:, None, None] * np.eye(d))
     except np.linalg.LinAlgError:
         values, vectors = np.linalg.eigh(hessian)
         found = (vectors * np.maximum(values, 0.0)[:, None]) @ vectors.transpose(0, 2, 1)

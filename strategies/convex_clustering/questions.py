@@ -15,7 +15,7 @@ from corsage.core.messages.replies import Replies, by_cause, name_users
 from corsage.core.messages.schema import Schema
 from corsage.strategies.rounds.asking import Ask, in_turns
 from corsage.strategies.rounds.job import Job
-from corsage.strategies.rounds.means.rows import places
+from corsage.strategies.rounds.means.user_rows import places
 from corsage.strategies.rounds.outgoing import question_to
 from corsage.strategies.rounds.turns import Parcel, Question, Script
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from corsage.strategies.convex_clustering.remote_losses import RemoteUsers
 
 T = TypeVar("T")
-FOUND = Number("found", low=0.0, high=1.0, whole=True)
-NUMBERS: dict[str, tuple[Number, ...]] = {
+FOUND_ONE = Number("found", low=0.0, high=1.0, whole=True)
+ANSWERED_NUMBERS: dict[str, tuple[Number, ...]] = {
     "prox": (),
     "gradient": (Number("value"),),
     "hessian": (),
-    "minimise": (FOUND,),
-    "slack": (Number("at_x"), Number("least"), Number("value"), FOUND),
+    "minimise": (FOUND_ONE,),
+    "slack": (Number("at_x"), Number("least"), Number("value"), FOUND_ONE),
     "facts": (
         Number("curvature", low=0.0),
         Number("slope", low=0.0),
@@ -39,7 +39,7 @@ NUMBERS: dict[str, tuple[Number, ...]] = {
         Number("convexity"),
         Number("coercive", low=0.0, high=1.0, whole=True),
     ),
-    "held_out": (Number("value"), FOUND),
+    "held_out": (Number("value"), FOUND_ONE),
     "expand": (),
 }
 """The questions, and the numbers that each user answers with."""
@@ -135,9 +135,9 @@ class Questions:
 
     def of_users(self, users: list[str], d: int, work: Callable[[Users], T]) -> Script[T]:
         """Mathematics on many problems over the users, with d parameters each, as a script."""
-        from corsage.solvers.convex_clustering.batched import LARGEST, Single
+        from corsage.solvers.convex_clustering.batched import MOST_WITH_HESSIANS, Single
 
-        if d > LARGEST:
+        if d > MOST_WITH_HESSIANS:
             return self.about_losses(users, d, lambda each: work(Single(each, len(users), d)))
         return self.batched(users, d, work)
 
@@ -169,7 +169,7 @@ class Questions:
         parcel = Parcel(rows=rows)
         if len(present) < len(users):
             parcel = Parcel(rows=parcel.pick(places(users, present).tolist()))
-        schema = Schema(template, tuple(template), NUMBERS.get(options["ask"], ()))
+        schema = Schema(template, tuple(template), ANSWERED_NUMBERS.get(options["ask"], ()))
         return question_to(self.job, "train", present, parcel, schema, options, number)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corsage.core.arrays import Floats
-from corsage.solvers.convex_clustering.batched import LARGEST
+from corsage.solvers.convex_clustering.batched import MOST_WITH_HESSIANS
 from corsage.solvers.convex_clustering.couplings import Penalty
 from corsage.solvers.convex_clustering.reading import refitted_models
 from corsage.solvers.convex_clustering.summary import (
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from corsage.solvers.convex_clustering.expansions import Expansion
     from corsage.strategies.convex_clustering.remote_losses import RemoteUsers
 
-NAMED, USERS = 12, 6
+CLUSTERS_LISTED, USERS_NAMED = 12, 6
 """Clusters that are listed one by one, and users of a cluster that are named."""
-FAR = 0.01
+USELESS_GAP = 0.01
 """A relative gap above this certifies nothing that is of use."""
 Row = tuple[str, str]
 """A label and a text."""
@@ -76,7 +76,7 @@ class ClusterReport:
         if not self.in_full:
             return plainly_read(solved.solution), None
         solution, d = solved.solution, solved.models.shape[1]
-        if d <= LARGEST:
+        if d <= MOST_WITH_HESSIANS:
             users = solved.graph.users
             return (
                 yield from self.questions.batched(users, d, lambda b: quickly_read(b, solution))
@@ -115,7 +115,7 @@ class ClusterReport:
             proof = f"certified: relative gap {certificate.relative:.0e}"
             if certificate.nearby:
                 proof += " to models at most 100 times as far away (somebody has no best one alone)"
-            if not certificate.within(FAR):
+            if not certificate.within(USELESS_GAP):
                 proof = (
                     f"far from optimal: relative gap {certificate.relative:.0e}; more num-rounds"
                 )
@@ -183,8 +183,8 @@ def members(reading: Reading, users: list[str]) -> list[Row]:
     rows: list[Row] = []
     if 1 < max(reading.labels) + 1 == len(reading.labels):
         return rows
-    for k in range(min(max(reading.labels) + 1, NAMED)):
+    for k in range(min(max(reading.labels) + 1, CLUSTERS_LISTED)):
         inside = [user for user, label in zip(users, reading.labels, strict=True) if label == k]
-        some = ", ".join(inside[:USERS]) + (", ..." if len(inside) > USERS else "")
+        some = ", ".join(inside[:USERS_NAMED]) + (", ..." if len(inside) > USERS_NAMED else "")
         rows.append((f"cluster {k}", f"{len(inside)} users: {some}"))
     return rows

@@ -14,7 +14,7 @@ from statistics import median
 from corsage.core.errors import line
 from corsage.core.tables.column_facts import MOST_COLUMNS, MOST_LEVELS, ColumnFacts, TableFacts
 
-FAR = 1e6
+OUTLYING_TIMES = 1e6
 """Numbers so many times as large as those of most nodes are of another unit, or of none."""
 Tables = Mapping[int, TableFacts]
 
@@ -31,14 +31,14 @@ def outlying(tables: Tables) -> dict[int, str]:
 
 def far_off(tables: Tables) -> dict[int, str]:
     """Those whose numbers are far larger than those of most."""
-    found: dict[int, str] = {}
+    whys: dict[int, str] = {}
     for name, said in by_column(tables).items():
         sizes = {node: size(column) for node, column in said.items() if column.moments.count}
         usual = median(sizes.values()) if sizes else 0.0
-        for node in [node for node in sizes if usual and sizes[node] > FAR * usual]:
+        for node in [node for node in sizes if usual and sizes[node] > OUTLYING_TIMES * usual]:
             why = f"has numbers of the size {sizes[node]:.3g}, the others' {usual:.3g}"
-            found.setdefault(node, f"its column {line(repr(name), 60)} {why}")
-    return found
+            whys.setdefault(node, f"its column {line(repr(name), 60)} {why}")
+    return whys
 
 
 def size(column: ColumnFacts) -> float:
@@ -49,17 +49,17 @@ def size(column: ColumnFacts) -> float:
 def wordy(tables: Tables) -> dict[int, str]:
     """Those without whose words all the others' are not too many for a model."""
     words = {node: set(words_of(table)) for node, table in tables.items()}
-    counts = Counter(word for own in words.values() for word in own)
-    rare = {node: sum(2 * counts[w] <= len(words) for w in own) for node, own in words.items()}
-    found: dict[int, str] = {}
+    counts = Counter(word for mine in words.values() for word in mine)
+    rare = {node: sum(2 * counts[w] <= len(words) for w in mine) for node, mine in words.items()}
+    whys: dict[int, str] = {}
     for node in sorted(words, key=lambda node: -rare[node]):
-        if not too_many(tables, {w for n, own in words.items() if n not in found for w in own}):
+        if not too_many(tables, {w for n, mine in words.items() if n not in whys for w in mine}):
             break
-        found[node] = (
+        whys[node] = (
             f"it has {rare[node]:,} words that few others have, and all together are more than "
             f"{MOST_LEVELS:,} in a column"
         )
-    return found
+    return whys
 
 
 def words_of(table: TableFacts) -> Iterator[tuple[str, str]]:
@@ -77,8 +77,8 @@ def too_many(tables: Tables, words: set[tuple[str, str]]) -> bool:
 
 def by_column(tables: Tables) -> dict[str, dict[int, ColumnFacts]]:
     """The nodes' facts of each column, the label among them."""
-    found: dict[str, dict[int, ColumnFacts]] = {}
+    columns: dict[str, dict[int, ColumnFacts]] = {}
     for node, table in tables.items():
         for column in (table.label, *table.columns):
-            found.setdefault(column.name, {})[node] = column
-    return found
+            columns.setdefault(column.name, {})[node] = column
+    return columns

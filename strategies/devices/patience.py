@@ -17,7 +17,7 @@ from statistics import median_low
 from flwr.app import Message
 
 QUERY = "query"
-TIMES = 3.0
+TIMES_USUAL = 3.0
 """Times the median that a node has to reply."""
 BRISK = 0.5
 """Medians more than one that a node has which never replied, once such cost enough time."""
@@ -103,7 +103,7 @@ class Patience:
         if sent.node not in pace.trusted():
             return math.inf if waiting else sent.at
         if self.quorum < 1 and len(pace.times) >= math.ceil(self.quorum * len(pace.asked)):
-            return sent.at + (self.times or TIMES) * median_low(pace.times.values())
+            return sent.at + (self.times or TIMES_USUAL) * median_low(pace.times.values())
         usual = self._median(pace)
         if usual is None or not self.times:
             return math.inf

@@ -20,12 +20,12 @@ from flwr.supercore import log
 from corsage.core.messages.aboard import packed, split
 from corsage.core.messages.encoding import payload
 from corsage.core.messages.replies import Replies
-from corsage.strategies.rounds.evaluation import accepted, options_of, round_over, tell
+from corsage.strategies.rounds.evaluations import accepted, options_of, round_over, tell
 from corsage.strategies.rounds.state import Traffic
 from corsage.strategies.rounds.turns import Done, Turn
 
 if TYPE_CHECKING:
-    from corsage.strategies.devices.network import Devices
+    from corsage.strategies.devices.devices import Devices
     from corsage.strategies.rounds.base import Strategy
     from corsage.strategies.rounds.results import Result
 
@@ -111,14 +111,14 @@ class Together:
 
     def messages(self) -> list[Message]:
         """One to each node that trains or evaluates; [] once they are sent."""
-        found, pairs = [], self._pairs()
+        joined, pairs = [], self._pairs()
         self._trains, self._rides = [], []
         for train, ride in pairs:
             message = self._joined(train, ride) if train and ride else train or ride
             assert message is not None
             self._parts[id(message)] = train, ride
-            found.append(message)
-        return found
+            joined.append(message)
+        return joined
 
     def _joined(self, train: Message, ride: Message) -> Message:
         """One message out of two: what both of them had is sent once."""
@@ -153,19 +153,19 @@ class Together:
     @contextmanager
     def before_training(self) -> Iterator[None]:
         """Count without the training's own messages: who resumes sends those once more."""
-        traffic, own = self._traffic, self._own
-        traffic.wire_messages -= own.wire_messages
-        traffic.wire_bytes_down -= own.wire_bytes_down
+        traffic, training = self._traffic, self._own
+        traffic.wire_messages -= training.wire_messages
+        traffic.wire_bytes_down -= training.wire_bytes_down
         yield
-        traffic.wire_messages += own.wire_messages
-        traffic.wire_bytes_down += own.wire_bytes_down
+        traffic.wire_messages += training.wire_messages
+        traffic.wire_bytes_down += training.wire_bytes_down
 
-    def bystanders(self, found: Replies) -> Replies:
+    def bystanders(self, evaluation: Replies) -> Replies:
         """The behaviour of nodes that were asked for the evaluation alone."""
         return Replies(
-            silent={n: users for n, users in found.silent.items() if n not in self._trained},
-            refused=[n for n in found.refused if n not in self._trained],
-            answered=[n for n in found.answered if n not in self._trained],
+            silent={n: users for n, users in evaluation.silent.items() if n not in self._trained},
+            refused=[n for n in evaluation.refused if n not in self._trained],
+            answered=[n for n in evaluation.answered if n not in self._trained],
         )
 
 
@@ -180,10 +180,10 @@ def rides(strategy: Strategy[Any, Any]) -> bool:
     So it is where an algorithm has the round of the base, and sends what all users share; more
     users than are asked at once have exchanges of their own.
     """
-    from corsage.strategies.rounds.algorithm import AT_ONCE, Algorithm
+    from corsage.strategies.rounds.algorithm import EVALUATED_AT_ONCE, Algorithm
 
     names, kind = ("round", "send", "show", "evaluation"), type(strategy)
-    few = len(strategy.members.sample) <= AT_ONCE
+    few = len(strategy.members.sample) <= EVALUATED_AT_ONCE
     if found := few and all(getattr(kind, name) is getattr(Algorithm, name) for name in names):
         return found
     told = "%s: evaluations have messages of their own: its rounds are not of one exchange"

@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from corsage.core.known_devices import KnownDevices, Standing
 from corsage.core.messages.replies import name_users, reading_order
 
-LONGEST = 64
+LONGEST_PAUSE = 64
 """Rounds of the longest pause, and good replies that make good the gravest doubt."""
 
 
 def pause_of(level: int) -> int:
     """Rounds of a pause: each is twice as long as the one before."""
-    return min(1 << level, LONGEST)
+    return min(1 << level, LONGEST_PAUSE)
 
 
 class Pauses:
@@ -108,7 +108,7 @@ class Conduct:
         again = bool(self.doubtful(set(users)))
         for standing in self._of(users, key):
             standing.silent += 1
-            standing.doubt = min(standing.doubt + 2 * standing.silent, LONGEST)
+            standing.doubt = min(standing.doubt + 2 * standing.silent, LONGEST_PAUSE)
             standing.until = max(standing.until, number)
         if again:
             self._set_aside(users, number, "no reply in time, and not for the first time")

@@ -44,7 +44,7 @@ from corsage.strategies.fedrep.pulled_heads import (
     named_heads,
 )
 from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.means.rows import enter, places
+from corsage.strategies.rounds.means.user_rows import enter, places
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.state import BodyState
 from corsage.strategies.rounds.turns import Parcel
@@ -52,7 +52,7 @@ from corsage.strategies.rounds.turns import Parcel
 if TYPE_CHECKING:
     from corsage.networks.network import Network
 
-NAMED = 8
+MEMBERS_NAMED = 8
 """Users of a cluster that are named in the findings."""
 
 
@@ -210,5 +210,5 @@ def distinct(state: FedRepConvexState) -> list[tuple[str, str]]:
 
 def listed(users: list[str]) -> str:
     """The number of users, and the first of them."""
-    names = ", ".join(sorted(users, key=reading_order)[:NAMED])
-    return f"{len(users)} users: {names}{', ...' if len(users) > NAMED else ''}"
+    names = ", ".join(sorted(users, key=reading_order)[:MEMBERS_NAMED])
+    return f"{len(users)} users: {names}{', ...' if len(users) > MEMBERS_NAMED else ''}"

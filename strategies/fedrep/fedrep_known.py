@@ -37,7 +37,7 @@ from corsage.strategies.fedrep.pulled_heads import (
     named_heads,
 )
 from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.means.rows import enter, places
+from corsage.strategies.rounds.means.user_rows import enter, places
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.state import BodyState
 from corsage.strategies.rounds.turns import Parcel

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 VOTERS = 32
 """So many users say which heat and which pull is best; they have hundreds of records and more."""
-LOOSE = 1.01
+NORM_ROUNDING = 1.01
 """The part of a norm that rounding may add."""
 
 
@@ -76,7 +76,7 @@ def _sound(
     heads = np.asarray(replies.rows["head"], np.float64)
     centre = strategy.show(replies.users, {}).rows["centre"]
     far = strategy.state.pull * np.linalg.norm(heads - centre, axis=1)
-    sound = far <= LOOSE * np.array([limits[user] for user in replies.users])
+    sound = far <= NORM_ROUNDING * np.array([limits[user] for user in replies.users])
     if wrong := [user for user, fine in zip(replies.users, sound, strict=True) if not fine]:
         strategy.job.note(f"{name_users(wrong)} left out: their heads are of no data")
     if not sound.any():
@@ -91,7 +91,7 @@ def _note_left(strategy: FedRepExact, replies: Replies, users: list[str]) -> Non
     left = dict(zip(replies.users, replies.metrics["left"].tolist(), strict=True))
     own = {user: left[user] for user in users}
     strategy.state = replace(strategy.state, left=max(own.values()))
-    if loose := [user for user in users if own[user] > LOOSE * CLOSE_GAP]:
+    if loose := [user for user in users if own[user] > NORM_ROUNDING * CLOSE_GAP]:
         strategy.job.note(
             f"{name_users(loose)} without a certified multinomial head: a record's loss could be "
             f"{strategy.state.left:.2g} lower, where {CLOSE_GAP:g} is the aim; scale the inputs"

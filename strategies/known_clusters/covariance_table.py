@@ -18,15 +18,15 @@ from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, FULL, ONE,
 from corsage.solvers.known_clusters.variances.uncertainty import RECORDS, Likely
 from corsage.strategies.rounds.results import Finding
 
-WORDS = {ONE: "one variance", DIAGONAL: "a variance a coefficient", FULL: "any covariance"}
+SHAPE_WORDS = {ONE: "one variance", DIAGONAL: "a variance a coefficient", FULL: "any covariance"}
 SYMBOLS = {"users": "s^2", "clusters": "sb^2"}
-BOUNDARY = "0, at the boundary: as far as these data tell, {} do not differ"
+AT_BOUNDARY = "0, at the boundary: as far as these data tell, {} do not differ"
 NO_VARIANCE = "0, at the boundary: as far as these data tell, it is the same for all"
-ENDLESS = (
+NOT_ENDING = (
     "not converged: users differ without end, or a hundred million times as much as the records of "
     "each: next to nothing is known of the variance between records"
 )
-SHOWN = 8
+VARIANCES_SHOWN = 8
 """Coefficients of a level that are printed."""
 PROFILE = "95%, by the profile of the likelihood (not the restricted one); as lme4's confint"
 LEFT_OUT = "none: they would take long with so many users; mixed-intervals=always asks for them"
@@ -34,7 +34,7 @@ APPROXIMATE = (
     "none: the likelihood is approximated at one set of variances, and biased towards 0 with few "
     "rows a user; its profile would look surer than it is"
 )
-SUMMED = "none: the server has sums over several users, not those of each"
+SUMS_OF_SEVERAL = "none: the server has sums over several users, not those of each"
 NOT_CONVERGED = "none: the likelihood has not converged"
 NOT_ASKED = "none: mixed-intervals=never"
 
@@ -71,7 +71,7 @@ class CovarianceTable:
         if self.fit.gain < self.flat:
             return f"converged: its slope is 0 (to gain: {max(self.fit.gain, 0.0):.0e})"
         if self.exact:
-            return ENDLESS
+            return NOT_ENDING
         return f"not converged: following its slope would gain {self.fit.gain:.1e}; more num-rounds"
 
     def findings(self) -> list[Finding]:
@@ -110,15 +110,17 @@ class CovarianceTable:
         variances, shown = np.diag(covariance), np.flatnonzero(self.varies)
         if len(shown) == 1:
             number = shown[0]
-            value = f"{variances[number]:.5g}" if variances[number] > 0 else BOUNDARY.format(level)
+            value = (
+                f"{variances[number]:.5g}" if variances[number] > 0 else AT_BOUNDARY.format(level)
+            )
             value += self.sure(level, self.names[number])
             yield title, f"{value}, {share}" if share and variances[number] > 0 else value
         elif variances.max() <= 0.0 and not self.fit.likely:
-            yield title, BOUNDARY.format(level)
+            yield title, AT_BOUNDARY.format(level)
         else:
             if share:
                 yield title, share
-            for number in shown[-SHOWN:]:
+            for number in shown[-VARIANCES_SHOWN:]:
                 name = self.names[number]
                 sure = self.sure(level, name), self.sure(level, f"{name}, {self.names[shown[-1]]}")
                 text = self._variance(covariance, number, *sure)
@@ -152,7 +154,7 @@ def percent(share: float) -> str:
 
 def described(kinds: Sequence[str], groups: int) -> str:
     """Shapes in words."""
-    own = [f"{level_name(place)}: {WORDS[kind]}" for place, kind in enumerate(kinds)]
+    own = [f"{level_name(place)}: {SHAPE_WORDS[kind]}" for place, kind in enumerate(kinds)]
     if groups > 1:
         own[0] += ", of another size in each cluster"
     return "; ".join(own)

@@ -24,7 +24,7 @@ from corsage.solvers.known_clusters.variances.laplace import (
     laplace_variances,
 )
 from corsage.solvers.known_clusters.variances.reml import (
-    GRID,
+    RHO_GRID,
     RemlSums,
     Variances,
     fit,
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
 
 WIDER = 4
 """Exchanges more at most, where users differ so much that the best ratio is beyond the grid."""
-ENDLESS = (
+BEYOND_GRID = (
     "users differ a million times as much as the records of each: the variance between records is "
     "next to nothing, and no more is known of it"
 )
-STILL = 1e-3
+EM_STANDSTILL = 1e-3
 """Steps of EM that change variances by less than this share are none: it is slow, not done."""
-SMALLEST = 1e-6
+SMALLEST_VARIANCE = 1e-6
 """Variances that EM finds below this are taken for this: strengths stay finite."""
 
 
@@ -150,7 +150,7 @@ class Estimates:
     @property
     def em(self) -> str:
         """The progress of EM, in words."""
-        if self.moved < STILL:
+        if self.moved < EM_STANDSTILL:
             return "stands still"
         return (
             f"not converged: its last step changed a variance by {100 * self.moved:.2g}%; more "
@@ -187,7 +187,7 @@ class VarianceEstimation:
         self, present: Present, varies: Floats | None, d: int, number: int
     ) -> Script[tuple[Variances, list[str], Replies]]:
         """The fit, its clusters, and the replies; users differ in what `varies`."""
-        ratios = dict.fromkeys(present.names, GRID)
+        ratios = dict.fromkeys(present.names, RHO_GRID)
         for exchange in range(1 + self.keys.known_refine + WIDER):
             sums, names, replies = yield from self._sums(
                 present, ratios, d, number, varies is not None
@@ -197,7 +197,7 @@ class VarianceEstimation:
             if exchange >= self.keys.known_refine and not found.at_end:
                 break
         else:
-            self.job.note(ENDLESS)
+            self.job.note(BEYOND_GRID)
         self.estimates.fitted = LikelihoodFit.of(found, names)
         return found, names, replies
 
@@ -209,7 +209,7 @@ class VarianceEstimation:
         They are for its `row` of ratios rho (G,). Of a cluster that is silent nothing is known, and
         it is asked again.
         """
-        template = reml_template(len(GRID), d)
+        template = reml_template(len(RHO_GRID), d)
 
         def request(cohort: Cohort) -> Request:
             options: dict[str, Any] = {"ask": "reml", "ratios": row[cohort.cluster].tolist()}
@@ -259,7 +259,7 @@ class VarianceEstimation:
         """gamma by `free` coordinate from the users' squares and spreads: one for all clusters."""
         names = ("squares", "spreads", "users")
         sums = LaplaceSums(*(np.concatenate([getattr(p, n) for p in parts]) for n in names))
-        variances = np.maximum(laplace_variances(sums)[0][free], SMALLEST)
+        variances = np.maximum(laplace_variances(sums)[0][free], SMALLEST_VARIANCE)
         self.estimates.note("users", variances)
         return np.asarray(1 / variances)
 
@@ -276,7 +276,7 @@ class VarianceEstimation:
         k = len(p)
         centres, covariances = np.broadcast_to(middle, q.shape), np.broadcast_to(around, p.shape)
         sums = laplace_sums(p, q, lam, centres, covariances, np.zeros(k, np.int64), 1)
-        variances = np.maximum(laplace_variances(sums)[0][free], SMALLEST)
+        variances = np.maximum(laplace_variances(sums)[0][free], SMALLEST_VARIANCE)
         self.estimates.note("clusters", variances)
         return np.asarray(1 / variances)
 

@@ -21,7 +21,7 @@ from corsage.solvers.known_clusters.variances.uncertainty import RECORDS, Likely
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort
 from corsage.strategies.known_clusters.coins.conversation import Answer, Request, ask_each
 from corsage.strategies.known_clusters.coins.possible import summary_fault
-from corsage.strategies.known_clusters.covariance_table import SUMMED
+from corsage.strategies.known_clusters.covariance_table import SUMS_OF_SEVERAL
 from corsage.strategies.known_clusters.linear_summary import (
     ClusterEstimate,
     Coefficient,
@@ -34,7 +34,7 @@ from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, 
 from corsage.strategies.known_clusters.own_sums import LATENT
 from corsage.strategies.rounds.turns import Script
 
-MOST_USERS, MOST_NUMBERS = 2000, 20_000
+MOST_LISTED, MOST_ESTIMATES = 2000, 20_000
 """Of more users, or of more coefficients of all, nobody is asked: their models are in files."""
 LIKELIHOODS = ("squared", "logistic")
 LAPLACE = "Laplace's approximation, given the variances"
@@ -63,7 +63,7 @@ class Inference:
         self.covariance = solution.state.estimates.covariance
         self.units, self.fitted = solution.units, solution.state.estimates.fitted
         users = sum(len(cohort.users) for cohort in solution.present.cohorts)
-        few = users <= MOST_USERS and users * solution.size <= MOST_NUMBERS
+        few = users <= MOST_LISTED and users * solution.size <= MOST_ESTIMATES
         wanted = solution.keys.mixed_summary == "users" and solution.job.members.at_home
         self.each, self.left_out = wanted and few, users if wanted and not few else 0
         model = solution.job.config.model
@@ -101,7 +101,7 @@ class Inference:
             self.left_out,
             self._clusters(noise),
             self._correlations(),
-            self.covariance.intervals or (SUMMED if self.fitted is not None else ""),
+            self.covariance.intervals or (SUMS_OF_SEVERAL if self.fitted is not None else ""),
         )
 
     @property
@@ -179,7 +179,7 @@ class Inference:
         """Their w_j; none where clusters do not differ, or are very many."""
         state, units = self.state, self.units
         same = self._alone or bool(np.isinf(state.lam).all())
-        if same or not 1 < len(state.w) <= MOST_USERS or state.w.size > MOST_NUMBERS:
+        if same or not 1 < len(state.w) <= MOST_LISTED or state.w.size > MOST_ESTIMATES:
             return {}
         found = {}
         for name, w, sure in zip(state.clusters.known, state.w, state.covariance, strict=False):

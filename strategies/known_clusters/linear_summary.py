@@ -13,9 +13,9 @@ from corsage.strategies.rounds.results import Finding
 
 NORMAL = 1.959963984540054
 """Half the width of a 95% interval, in standard errors."""
-SHOWN = 20
+COEFFICIENTS_SHOWN = 20
 """Coefficients that are printed; files have all."""
-FEW = 6
+FEW_SHOWN = 6
 """Clusters that are printed, and coefficients of each."""
 ENDS = 3
 """Users that are printed from either end."""
@@ -112,9 +112,9 @@ class ClusterEstimate:
     def text(self) -> str:
         """The first few in a line."""
         parts = []
-        for name, value in list(self.estimate.items())[:FEW]:
+        for name, value in list(self.estimate.items())[:FEW_SHOWN]:
             parts.append(f"{name} {value:.4g}{error_text(self.se, name)}")
-        return ", ".join(parts) + (", ..." if len(self.estimate) > FEW else "")
+        return ", ".join(parts) + (", ..." if len(self.estimate) > FEW_SHOWN else "")
 
 
 @dataclass(frozen=True)
@@ -164,12 +164,12 @@ class LinearSummary:
         """Short tables for the terminal."""
         found = []
         if self.coefficients:
-            rows = [(one.name, one.text()) for one in self.coefficients[:SHOWN]]
-            if (more := len(self.coefficients) - SHOWN) > 0:
+            rows = [(one.name, one.text()) for one in self.coefficients[:COEFFICIENTS_SHOWN]]
+            if (more := len(self.coefficients) - COEFFICIENTS_SHOWN) > 0:
                 rows.append(("...", f"{more} more in result.json"))
             notes = [("standard errors", self.errors), ("units", self.units)]
             found.append(Finding("coefficients", rows + [note for note in notes if note[1]]))
-        if 0 < len(self.clusters) <= FEW:
+        if 0 < len(self.clusters) <= FEW_SHOWN:
             rows = [(name, one.text()) for name, one in self.clusters.items()]
             found.append(Finding("clusters' estimates", rows))
         if self.left_out:

@@ -44,7 +44,7 @@ from corsage.strategies.known_clusters.linear_summary import LinearSummary
 from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
 from corsage.strategies.known_clusters.mixed_state import MixedModelKeys, MixedModelState
 from corsage.strategies.known_clusters.neighbours import Neighbours, compared
-from corsage.strategies.rounds.algorithm import AT_ONCE
+from corsage.strategies.rounds.algorithm import EVALUATED_AT_ONCE
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding
@@ -164,7 +164,7 @@ class MixedModel(Strategy[K, MixedModelState]):
         """The same, some cohorts at a time."""
         shown = self.solution.shown
         cohorts = self.clusters.of_evaluation(self.state.clusters, options)
-        return evaluations_of(self.job, cohorts, shown, options, AT_ONCE)
+        return evaluations_of(self.job, cohorts, shown, options, EVALUATED_AT_ONCE)
 
     def user_clusters(self, row: str) -> dict[str, str]:
         """Each user's known cluster."""

@@ -45,7 +45,7 @@ from corsage.strategies.rounds.turns import Script
 if TYPE_CHECKING:
     from corsage.strategies.known_clusters.mixed_state import MixedModelKeys, MixedModelState
 
-TIED: Floats = np.array(np.inf)
+SINGLE_CENTRE: Floats = np.array(np.inf)
 """lambda of a single cluster, which has nothing to be away from: its centre is the middle."""
 MOST_COEFFICIENTS = 100
 """Models with more have no standard errors: covariances are of all coefficients by all."""
@@ -57,7 +57,7 @@ MOST_GAMMA = 1e3
 """An infinite gamma, where users do not differ, is this to them: steps need a bound."""
 
 SHORTEST = "of their best models the shortest"
-COUNTED = "their rows count like all others"
+ROWS_COUNT = "their rows count like all others"
 LEANING = "what their rows leave open is as in their centre"
 
 
@@ -206,7 +206,7 @@ class MixedSolution:
         found = solved_centres(p, q - (p @ here[..., None])[..., 0], lam)
         state.w[places], state.model = found.w + here, found.wbar + here.mean(0)
         if self.size <= MOST_COEFFICIENTS:
-            self._remember(covariances(p, even(lam) if len(p) > 1 else TIED), places)
+            self._remember(covariances(p, even(lam) if len(p) > 1 else SINGLE_CENTRE), places)
         if self.estimates_in(number):
             state.covariance[places], around = centre_covariance(p, lam)
             if number > 1:  # the first sums are around no centre
@@ -327,7 +327,7 @@ class MixedSolution:
         """A note on users with fewer rows than coefficients."""
         alone = bool(self.state.used.size) and not self.state.used.any()
         tied = bool(np.isinf(self.state.used).all())
-        how = SHORTEST if alone else COUNTED if tied else LEANING
+        how = SHORTEST if alone else ROWS_COUNT if tied else LEANING
         return few_rows(self.job, self.size, how)
 
 

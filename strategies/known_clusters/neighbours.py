@@ -17,7 +17,7 @@ from corsage.core.counts import EXAMPLES
 from corsage.core.messages.replies import Replies
 from corsage.strategies.known_clusters.coins.conversation import evaluations_of
 from corsage.strategies.known_clusters.mixed_solution import MixedSolution
-from corsage.strategies.rounds.algorithm import AT_ONCE
+from corsage.strategies.rounds.algorithm import EVALUATED_AT_ONCE
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.state import Traffic
 from corsage.strategies.rounds.turns import Script, Series
@@ -25,11 +25,11 @@ from corsage.strategies.rounds.turns import Script, Series
 if TYPE_CHECKING:
     from corsage.strategies.known_clusters.mixed_state import MixedModelState
 
-NOISE = 2.0
+NOISE_ERRORS = 2.0
 """Standard errors of a mean difference beyond which it is no noise."""
-ROUNDS = 12
+NEIGHBOUR_ROUNDS = 12
 """Newton rounds that a neighbour may take: far more than it needs, where it has a minimiser."""
-FEWEST = 5
+FEWEST_JUDGED = 5
 """Users with test samples without whom there is no noise to speak of."""
 
 
@@ -42,9 +42,9 @@ class Neighbour(NamedTuple):
     lam: str
 
 
-GLOBAL = Neighbour("exact-global", "one model for all", "inf", "inf")
-CLUSTER = Neighbour("exact-cluster", "one model a cluster", "inf", "0")
-LOCAL = Neighbour("exact-local", "one model a user", "0", "0")
+ONE_FOR_ALL = Neighbour("exact-global", "one model for all", "inf", "inf")
+ONE_A_CLUSTER = Neighbour("exact-cluster", "one model a cluster", "inf", "0")
+ONE_A_USER = Neighbour("exact-local", "one model a user", "0", "0")
 
 
 def plain(value: float, digits: int) -> str:
@@ -65,7 +65,7 @@ class Beside:
     @property
     def better(self) -> bool:
         """By more than its noise."""
-        return self.gap < -NOISE * self.error
+        return self.gap < -NOISE_ERRORS * self.error
 
     @property
     def text(self) -> str:
@@ -117,11 +117,13 @@ def compared(solution: MixedSolution, last: Replies | None) -> Script[Neighbours
         mine = yield judging(solution)
     found = []
     for neighbour in (
-        (GLOBAL, CLUSTER, LOCAL) if len(solution.present.names) > 1 else (GLOBAL, LOCAL)
+        (ONE_FOR_ALL, ONE_A_CLUSTER, ONE_A_USER)
+        if len(solution.present.names) > 1
+        else (ONE_FOR_ALL, ONE_A_USER)
     ):
         theirs = yield from judged(solution, neighbour)
         own, other = of_both(mine, theirs)
-        if len(own) < FEWEST:
+        if len(own) < FEWEST_JUDGED:
             return None
         found.append(beside(neighbour, own, other))
     return Neighbours(float(mine.metrics["loss"][mine.metrics[EXAMPLES] > 0].mean()), found)
@@ -143,7 +145,7 @@ def whole(evaluation: Replies, solution: MixedSolution) -> bool:
 def judging(solution: MixedSolution) -> Series:
     """The exchanges in which all users judge their models."""
     cohorts, shown = solution.present.cohorts, solution.shown
-    return Series(evaluations_of(solution.job, cohorts, shown, {}, AT_ONCE))
+    return Series(evaluations_of(solution.job, cohorts, shown, {}, EVALUATED_AT_ONCE))
 
 
 def judged(solution: MixedSolution, neighbour: Neighbour) -> Script[Replies]:
@@ -156,7 +158,7 @@ def judged(solution: MixedSolution, neighbour: Neighbour) -> Script[Replies]:
     state.clusters = solution.state.clusters  # who is where is known, and stays as it is
     delivers = not solution.exact  # else models follow from the centres, whatever users keep
     other = MixedSolution(own, solution.clusters, keys, state, delivers)
-    yield from other.solved(ROUNDS)
+    yield from other.solved(NEIGHBOUR_ROUNDS)
     return (yield judging(other))
 
 

@@ -32,7 +32,7 @@ from corsage.solvers.known_clusters.variances.covariance_fit import CovarianceFi
 from corsage.solvers.known_clusters.variances.scoring import Fitted
 from corsage.solvers.known_clusters.variances.shapes import ONE
 from corsage.solvers.known_clusters.variances.uncertainty import (
-    LONG,
+    LONG_WORK,
     Asked,
     Likely,
     uncertain,
@@ -82,9 +82,9 @@ MOST_WORK = 400_000_000
 """n d^3: what one look at all users takes."""
 CHOICE = 3
 """The exchange in which shapes are chosen, where quadratics follow the models."""
-SETTLED, SETTLED_SINGLE = 1e-9, 1e-3
+SETTLED_GAIN, SETTLED_GAIN_SINGLE = 1e-9, 1e-3
 """The likelihood's slope is 0 if following it would gain less; with float32."""
-ENOUGH, ENOUGH_SINGLE = 1e-6, 1e-4
+STANDING_STILL, STANDING_STILL_SINGLE = 1e-6, 1e-4
 """Models stand still if they move by less than this share of them; with float32."""
 SLOW = 25
 """Exchanges after which steps are halved: quadratics of some losses jump back and forth."""
@@ -254,7 +254,7 @@ class OwnSums:
             return {}, NOT_ASKED
         if not found.converged:
             return {}, NOT_CONVERGED
-        if self.keys.mixed_intervals == AUTO and work(tree, found) > LONG:
+        if self.keys.mixed_intervals == AUTO and work(tree, found) > LONG_WORK:
             return {}, LEFT_OUT
         units = Units.of(self.job, len(varies))
         matrix, which = units.matrix @ fit.units.matrix, np.flatnonzero(varies).tolist()
@@ -313,9 +313,9 @@ class OwnSums:
     @property
     def flat(self) -> float:
         """The gain that is none."""
-        return SETTLED_SINGLE if self.single else SETTLED
+        return SETTLED_GAIN_SINGLE if self.single else SETTLED_GAIN
 
     @property
     def least(self) -> float:
         """The change that is none."""
-        return ENOUGH_SINGLE if self.single else ENOUGH
+        return STANDING_STILL_SINGLE if self.single else STANDING_STILL

@@ -21,7 +21,7 @@ from corsage.strategies.known_clusters.units import Units
 from corsage.strategies.rounds.results import Finding
 
 BETWEEN = "/"
-SHOWN = 12
+UNITS_SHOWN = 12
 """Units of a level that are printed."""
 
 
@@ -90,8 +90,8 @@ def unit_models(above: Sequence[Mapping[str, Floats]], units: Units) -> list[Fin
     """The models of the units of each level above the clusters, in the data's units."""
     found = []
     for number, level in enumerate(above):
-        rows = [(name, in_words(units, level[name])) for name in list(level)[:SHOWN]]
-        more = [("...", f"{len(level)} in all")] if len(level) > SHOWN else []
+        rows = [(name, in_words(units, level[name])) for name in list(level)[:UNITS_SHOWN]]
+        more = [("...", f"{len(level)} in all")] if len(level) > UNITS_SHOWN else []
         found.append(Finding(f"{level_name(2 + number)}' estimates", [*rows, *more]))
     return found
 

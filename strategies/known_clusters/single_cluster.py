@@ -19,7 +19,7 @@ import numpy as np
 from corsage.core.arrays import Arrays
 from corsage.core.errors import ConfigError
 from corsage.core.keys import key
-from corsage.solvers.known_clusters.folds import FOLDS, SINGLE_CENTRE_GRID, solved
+from corsage.solvers.known_clusters.folds import HELD_OUT_FOLDS, SINGLE_CENTRE_GRID, solved
 from corsage.solvers.known_clusters.mixed_model import unpack
 from corsage.strategies.known_clusters.clusters.cohorts import KnownClusters
 from corsage.strategies.known_clusters.clusters.strengths import AUTO
@@ -91,8 +91,8 @@ class SingleCluster(MixedModel[SingleClusterKeys]):
         """The lambda of the grid with the least squared error on left-out samples."""
         d, size = len(self.state.model), len(SINGLE_CENTRE_GRID)
         sums = {
-            "p": np.zeros((FOLDS, size, d * (d + 1) // 2)),
-            "q": np.zeros((FOLDS, size, d)),
+            "p": np.zeros((HELD_OUT_FOLDS, size, d * (d + 1) // 2)),
+            "q": np.zeros((HELD_OUT_FOLDS, size, d)),
         }
         found = yield from self._sum("folds", {}, sums)
         centres = solved(unpack(found["p"], d), found["q"])

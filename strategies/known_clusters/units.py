@@ -11,7 +11,7 @@ from corsage.core.configuration.data_keys import BY_USER
 from corsage.core.tables.preparation import Preparation
 from corsage.strategies.rounds.job import Job
 
-ROUNDING = 1e-6
+SUM_ROUNDING = 1e-6
 """The share of a sum that may be rounding."""
 
 
@@ -67,7 +67,7 @@ class Units:
     def open(self, directions: Floats) -> list[bool]:
         """The coefficients that change along directions (d, r) that data leave open."""
         moved, size = np.abs(self.matrix @ directions), np.abs(self.matrix) @ np.abs(directions)
-        return [bool(row.any()) for row in moved > ROUNDING * size]
+        return [bool(row.any()) for row in moved > SUM_ROUNDING * size]
 
     def density(self, records: int) -> float:
         """The term that makes a restricted log likelihood that of the table as it is.

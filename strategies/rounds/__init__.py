@@ -1,1 +1,1 @@
-"""What all strategies share: rounds, nodes, state, results."""
+"""Rounds, nodes, state and results: the parts that all strategies share."""

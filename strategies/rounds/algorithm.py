@@ -28,7 +28,7 @@ from corsage.strategies.rounds.turns import Parcel, Question, Script
 if TYPE_CHECKING:
     from corsage.networks.network import Network
 
-AT_ONCE = 20_000
+EVALUATED_AT_ONCE = 20_000
 """Users that are evaluated in one exchange: what it takes in memory is of so many."""
 K = TypeVar("K", bound=Keys)
 S = TypeVar("S")
@@ -73,7 +73,7 @@ class Algorithm(Generic[K, S]):
     def epochs(cls, train: TrainKeys, keys: K) -> float | None:
         """Gradients of minibatches that a user takes in a round, as its keys are set, in epochs.
 
-        None: it takes none, or their number is part of the algorithm. See rounds/work.py.
+        None: it takes none, or their number is part of the algorithm. See strategies/effort.py.
         """
         return None if cls.own_steps else train.local_epochs
 
@@ -133,9 +133,8 @@ class Algorithm(Generic[K, S]):
         """Ask what must be known before the first round; a resumed run knows it."""
         yield from ()
 
-    def round(self, number: int) -> Script[Replies]:
-        """One round: by default one exchange, and the server's step."""
-        return exchange_once(self, number)
+    round = exchange_once
+    """One round: by default one exchange, and the server's step."""
 
     def closing(self) -> Script[None]:
         """Ask what is needed after the last round, before the final evaluation."""
@@ -156,7 +155,9 @@ class Algorithm(Generic[K, S]):
     ) -> Iterable[Callable[[], Question]]:
         """The same as questions of so many users at a time; with `some` of a sample alone."""
         users = self.members.sample if some else self.members.judged(options)
-        groups = [users[i : i + AT_ONCE] for i in range(0, len(users), AT_ONCE)] or [users]
+        groups = [
+            users[i : i + EVALUATED_AT_ONCE] for i in range(0, len(users), EVALUATED_AT_ONCE)
+        ] or [users]
         return [partial(self.evaluation, options, group) for group in groups]
 
     def length(self, rounds: int) -> int:

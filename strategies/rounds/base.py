@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from logging import INFO
-from typing import Any, ClassVar, Unpack, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Unpack, cast, get_args
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -25,7 +25,7 @@ from corsage.core.keys import Keys, NoKeys, flatten
 from corsage.core.messages.encoding import decode, encode
 from corsage.strategies.rounds.algorithm import Algorithm, K, S
 from corsage.strategies.rounds.callbacks import Callback
-from corsage.strategies.rounds.delivery import Deliveries
+from corsage.strategies.rounds.evaluations import Deliveries
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.loop import Evaluate, refuse_no_rounds, run
 from corsage.strategies.rounds.means.averaging import Averaging
@@ -37,14 +37,16 @@ from corsage.strategies.rounds.model_arrays import (
     lean,
     parts_of,
 )
-from corsage.strategies.rounds.opening.learning import check_fits, check_learning
-from corsage.strategies.rounds.opening.training_path import settle
+from corsage.strategies.rounds.opening.training_keys import check_fits, check_learning, settle
+from corsage.strategies.rounds.outside import Steps
 from corsage.strategies.rounds.parameters import Parameters, read_config
 from corsage.strategies.rounds.results import Result, weighted_metrics
 from corsage.strategies.rounds.server_step import ServerStep
-from corsage.strategies.rounds.state import arrays_of
-from corsage.strategies.rounds.steps import Steps
+from corsage.strategies.rounds.state import ModelState, arrays_of
 from corsage.strategies.rounds.wrappers import around, check, correct, note_fewer
+
+if TYPE_CHECKING:
+    from corsage.networks.network import Network
 
 
 class Strategy(Algorithm[K, S], FlowerStrategy):
@@ -206,12 +208,12 @@ class Strategy(Algorithm[K, S], FlowerStrategy):
 
     def take(self, arrays: Arrays) -> None:
         """Take over arrays from outside: a wrapper's, or a model to begin with."""
-        own = self.shared()
+        shared = self.shared()
         if not arrays:
             return
         check_numbers(self.name, arrays)
-        if set(arrays) <= set(own):
-            changed = fitted(self.name, arrays, own)
+        if set(arrays) <= set(shared):
+            changed = fitted(self.name, arrays, shared)
             self.state = cast(S, replace(cast(Any, self.state), **changed))
         else:
             self.state = self.accept(arrays)
@@ -227,3 +229,20 @@ class Strategy(Algorithm[K, S], FlowerStrategy):
         for name, part in self.job.parts.items():
             vars(part).update(vars(parts[name]))
         self.clock.before = self.progress.seconds
+
+
+M = TypeVar("M", bound=ModelState)
+
+
+class GlobalModel(Strategy[K, M]):
+    """The server holds the whole model w."""
+
+    def initial(self, network: Network) -> M:
+        """The first global model, w_0."""
+        return cast(M, ModelState(network.initial))
+
+    def extra_evaluations(self) -> dict[str, dict[str, Any]]:
+        """The global model with a head of one's own: the row NAME+ft."""
+        if self.config.train.fine_tune_epochs:
+            return {f"{self.name}+ft": {"fine-tune": True}}
+        return {}

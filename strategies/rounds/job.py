@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord
@@ -16,11 +17,11 @@ from corsage.core.counts import Number
 from corsage.core.errors import RoundFailed, StatesGone
 from corsage.core.measures import GRADIENT_STEPS, USUAL_MEASURES, Measure, chosen, reported
 from corsage.core.messages.replies import Replies, by_cause, name_users, reading_order
+from corsage.core.messages.wire import Task, encode_task
 from corsage.strategies.rounds.callbacks import Callback, Notes
 from corsage.strategies.rounds.ledger import Ledger
 from corsage.strategies.rounds.members import Members
 from corsage.strategies.rounds.opening.agreed import Agreed
-from corsage.strategies.rounds.outgoing import task_for
 from corsage.strategies.rounds.state import Built, Progress, Traffic, Updates
 from corsage.strategies.rounds.turns import Question
 
@@ -97,8 +98,8 @@ class Job:
         self.members.refresh(self.progress.round + 1, self.introduction)
 
     def introduction(self) -> ConfigRecord:
-        """The task that a node is sent when it is asked who it is."""
-        return task_for(self, 0, [], {}, raw=True)
+        """The task with which a node is asked who it is, and what its columns are as they are."""
+        return encode_task(self._settings())
 
     @property
     def parts(self) -> dict[str, Any]:
@@ -132,6 +133,31 @@ class Job:
 
         agreed, seed = self.agreed, self.config.run.seed
         return build_network(self.model, agreed.shape, agreed.num_classes, seed)
+
+    @cached_property
+    def task(self) -> Task:
+        """A task as all messages have it, made once the data are known; `check_data` renews it."""
+        fixed = self.network.vector.fixed.fingerprint
+        return replace(self._settings(), frozen=fixed, preparation=self.agreed.preparation)
+
+    def _settings(self) -> Task:
+        """All that a node has to know of the run, as far as nodes need not agree on it."""
+        config, agreed = self.config, self.agreed
+        return Task(
+            algorithm=self.name,
+            experiment=self.experiment,
+            seed=config.run.seed,
+            shape=agreed.shape,
+            num_classes=agreed.num_classes,
+            num_users=config.federation.num_users,
+            data=config.data,
+            device_data=config.device_data,
+            train=self.train,
+            model=self.model,
+            keys=self.keys,
+            state_dir=self.state_dir,
+            many_machines=bool(config.federation.ray_address),
+        )
 
     @property
     def loss(self) -> str:
@@ -182,7 +208,8 @@ class Job:
                 progress.dropped[user] = progress.dropped.get(user, 0) + 1
             for line in by_cause(replies.dropped):
                 self.note(line)
-        self.reset(replies)
+        if replies.lost:
+            self.reset(replies)
         kept = [user for user in replies.users if user in replies.kept]
         progress.versions.put(kept, version)
         if (steps := replies.metrics.get(GRADIENT_STEPS.name)) is not None:

@@ -1,4 +1,4 @@
-"""An evaluation, read: what every user is judged by, who has no test samples, what a guess scores.
+"""An evaluation, read: each user's measures, the users without test samples, a guess's score.
 
 Users without test samples take part in training and are asked as all others are; they count in no
 mean, and are named.
@@ -42,7 +42,7 @@ class Scored:
 
     @property
     def users(self) -> int:
-        """How many users are counted."""
+        """The number of users that are counted."""
         return len(self.per_user)
 
     def json(self) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What no model at all would score: one answer a user, the best for its training labels.
+    """The score of no model at all: one answer a user, the best for its training labels.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class Judged:
 
     @property
     def counted(self) -> Bools:
-        """Which users have the row's measure."""
+        """Mark the users that have the row's measure."""
         return np.isfinite(self.values[self.own.name])
 
     @property
@@ -110,16 +110,16 @@ class Judged:
     def scored(self, measure: Measure) -> Scored:
         """One measure over the users."""
         values = self.values[measure.name]
-        there = np.isfinite(values)
-        if not there.any():
+        finite = np.isfinite(values)
+        if not finite.any():
             return Scored(None, None)
-        each = self._by_user(values, there)
+        each = self._by_user(values, finite)
         errors = measure.error(self.counts)
-        known = {} if errors is None else self._by_user(errors, there & np.isfinite(errors))
-        return Scored(spread(values[there]), measure.pooled(self.counts), each, known)
+        known = {} if errors is None else self._by_user(errors, finite & np.isfinite(errors))
+        return Scored(spread(values[finite]), measure.pooled(self.counts), each, known)
 
     def baseline(self) -> Baseline | None:
-        """What one answer a user scores; None if a node did not say."""
+        """The score of one answer a user; None if a node did not say."""
         means = {}
         for measure in self.measures:
             there = np.isfinite(self.values[measure.name])
@@ -149,7 +149,7 @@ def judged(replies: Replies, measures: Sequence[Measure]) -> Judged:
     tested = n > 0
     places = np.flatnonzero(tested)
     counts = {name: values[places] for name, values in replies.metrics.items()}
-    found = Judged(
+    result = Judged(
         measures=tuple(measures),
         users=[replies.users[place] for place in places],
         sizes=n[places],
@@ -162,13 +162,13 @@ def judged(replies: Replies, measures: Sequence[Measure]) -> Judged:
             f"no user that could be evaluated has test samples ({len(n)} have none): set "
             "test-fraction above 0, or give users more samples."
         )
-    if not found.counted.any():
-        own = found.own
+    if not result.counted.any():
+        own = result.own
         raise RoundFailed(
             f"measures={own.name}: no user's test samples have {own.needs}; put another measure "
             "first."
         )
-    return found
+    return result
 
 
 def with_others(replies: Replies, before: Replies | None, users: Collection[str]) -> Replies:

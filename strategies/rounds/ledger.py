@@ -1,4 +1,4 @@
-"""What is remembered of every user of a run, however many there are: one array, and one text.
+"""A run's memory of each of its users, however many there are: one array, and one text.
 
 A run copies it before each round and writes it into each checkpoint, so both are to cost next to
 nothing: a copy is that of an array, and a million ids are written as one text.
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from corsage.core.arrays import Array, Arrays, Ints
 
 ABSENT = -1
-ROOM = 64
+FIRST_ROOM = 64
 """Users for whom there is room at first."""
 
 
@@ -31,7 +31,7 @@ class Ledger(MutableMapping[str, int]):
 
     def __init__(self, entries: Mapping[str, int] | None = None) -> None:
         self._places: dict[str, int] = {}
-        self._values: Ints = np.full(ROOM, ABSENT, np.int64)
+        self._values: Ints = np.full(FIRST_ROOM, ABSENT, np.int64)
         for user, value in (entries or {}).items():
             self[user] = value
 
@@ -86,16 +86,16 @@ class Ledger(MutableMapping[str, int]):
 
     @classmethod
     def of(cls, name: str, arrays: Mapping[str, Array]) -> Ledger:
-        """What `arrays` made."""
-        users, found = unpacked(arrays[f"{name}.users"]), cls()
+        """The inverse of `arrays`."""
+        users, ledger = unpacked(arrays[f"{name}.users"]), cls()
         numbers = np.asarray(arrays[f"{name}.numbers"], np.int64)
         if len(users) != len(numbers) or (numbers < 0).any():
             raise ValueError(f"{name}: {len(numbers)} numbers of {len(users)} users")
-        found._places = {user: place for place, user in enumerate(users)}
-        if len(found._places) != len(users):
+        ledger._places = {user: place for place, user in enumerate(users)}
+        if len(ledger._places) != len(users):
             raise ValueError(f"{name}: a user is named twice")
-        found._values = np.concatenate([numbers, np.full(ROOM, ABSENT)])
-        return found
+        ledger._values = np.concatenate([numbers, np.full(FIRST_ROOM, ABSENT)])
+        return ledger
 
 
 class Crowd(MutableSet[str]):
@@ -134,7 +134,7 @@ class Crowd(MutableSet[str]):
 
     @classmethod
     def of(cls, name: str, arrays: Mapping[str, Array]) -> Crowd:
-        """What `arrays` made."""
+        """The inverse of `arrays`."""
         return cls(unpacked(arrays[f"{name}.users"]))
 
 

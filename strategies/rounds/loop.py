@@ -1,7 +1,8 @@
 """A run, from its opening to its results.
 
-`run` plays it to its end, as `Strategy.start` does. Who drives a strategy one exchange a call, as
-Flower's own loop does (steps.py), plays the same scripts, `opened` and `one_round`.
+`run` is the whole of it, as `Strategy.start` plays it; `exchange_once` is what most algorithms do
+in a round. Both are on this screen and the next. Who drives a strategy one exchange a call, as
+Flower's own loop does (outside.py), plays the same scripts, `opened` and `one_round`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from corsage.core.messages.replies import Replies, name_users
 from corsage.core.messages.schema import Schema
 from corsage.core.messages.wire import ROWS_BY_USER
 from corsage.core.registry import attached
-from corsage.strategies.rounds.evaluation import (
+from corsage.strategies.rounds.evaluations import (
     evaluated,
     last_evaluation,
     round_over,
@@ -35,7 +36,7 @@ from corsage.strategies.rounds.evaluation import (
 from corsage.strategies.rounds.model_arrays import lean
 from corsage.strategies.rounds.opening.first_data import check_data
 from corsage.strategies.rounds.outgoing import question_to
-from corsage.strategies.rounds.results import LAST, Result, Summary, weighted_metrics
+from corsage.strategies.rounds.results import LAST_ROUNDS, Result, Summary, weighted_metrics
 from corsage.strategies.rounds.state import not_finite
 from corsage.strategies.rounds.turns import Script, T, Turn, played
 
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from corsage.strategies.rounds.base import Strategy
 
 NUMERIC = (ArithmeticError, ValueError, RuntimeError)
-"""What mathematics raises on numbers that it cannot work with; NumPy's and torch's are among it."""
+"""Errors of mathematics on numbers that it cannot work with; NumPy's and torch's are among them."""
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 """The server's own evaluation after a round, as Flower has it."""
 
@@ -64,32 +65,35 @@ def run(strategy: Strategy[Any, Any], rounds: int, evaluate: Evaluate | None = N
     if members.scales is not None:
         members.scales.weigh_all(strategy)
 
+    rounds, every = strategy.length(rounds), strategy.config.run.evaluate_every
     riding = riding_of(strategy, result)
-    rounds = strategy.length(rounds)
-    seen: Replies | None = None
-    evaluation: Replies | None = None
+    exchange = riding.exchange if riding else members.exchange
+    evaluation: Replies | None = None  # of the round that was last
+    latest: Replies | None = None  # of any round
     while not is_over(strategy, rounds):
-        # See who is there.
         number = strategy.progress.round + 1
         if riding is None or riding.waiting is None:
             tell(strategy, "on_round_start", number)
-        job.refresh()
 
-        # Choose, send, wait, merge.
-        training = play(strategy, one_round, riding.exchange if riding else members.exchange)
+        # See who is there: devices come and go.
+        if members.devices is not None:
+            job.refresh()
+
+        # Choose, send, wait, merge: all that the algorithm does in a round.
+        training = play(strategy, one_round, exchange)
         strategy.progress.seconds = strategy.clock.seconds
         result.train_metrics_clientapp[number] = weighted_metrics(training)
 
-        # Evaluate.
-        last, every = is_over(strategy, rounds), strategy.config.run.evaluate_every
-        due = last or number % every == 0 or number > rounds - LAST
-        if evaluate and (found := evaluate(number, strategy.named_arrays())) is not None:
-            result.evaluate_metrics_serverapp[number] = found
+        # Evaluate: every so many rounds, and in the last ones.
+        last = is_over(strategy, rounds)
+        due = last or number % every == 0 or number > rounds - LAST_ROUNDS
+        if evaluate and (metrics := evaluate(number, strategy.named_arrays())) is not None:
+            result.evaluate_metrics_serverapp[number] = metrics
         if due and not last and riding is not None:
             riding.wait(training)
             continue  # the next round's first messages bring it, and end this round
-        evaluation = evaluated(strategy, last, seen) if due else None
-        seen = evaluation or seen
+        evaluation = evaluated(strategy, last, latest) if due else None
+        latest = evaluation or latest
 
         # Tell callbacks, which write metrics and checkpoints.
         round_over(strategy, training, evaluation, result)
@@ -100,25 +104,48 @@ def run(strategy: Strategy[Any, Any], rounds: int, evaluate: Evaluate | None = N
     return result
 
 
-def concluded(strategy: Strategy[Any, Any], evaluation: Replies | None) -> list[Summary]:
-    """The last questions of a run, and its report."""
-    last = evaluation or last_evaluation(strategy)  # before the closing, as in a whole run
-    play(strategy, lambda strategy: strategy.closing(), strategy.members.exchange)
-    found = rows(strategy, last)
-    tell(strategy, "on_end", found)
-    return found
+def exchange_once(strategy: Algorithm[Any, Any], number: int) -> Script[Replies]:
+    """A round as most methods have it: users train on what they are sent, and the server merges."""
+    job, averaging, server = strategy.job, strategy.averaging, strategy.server_step
+
+    # Choose users, and declare what they may reply.
+    users = strategy.choose(number, job.members.users)
+    options = {**strategy.train_options, **strategy.options(number)}
+    numbers = (*strategy.numbers("train"), GRADIENT_STEPS)
+    schema = Schema(strategy.template(), strategy.by_user, numbers)
+    if averaging.on:
+        averaging.check_enough(len(users))
+        schema = replace(schema, by_user=tuple(schema.arrays))
+        options[ROWS_BY_USER] = True
+
+    # Send, and wait.
+    origins = averaged(strategy) if averaging.on or server.on else {}
+    parcel = strategy.send(users)
+    question = question_to(job, "train", users, parcel, schema, options, number)
+    replies = yield question
+
+    # Merge.
+    job.accept(number, replies)
+    if averaging.on:
+        replies = averaging.merged(replies, origins)
+    if server.on:
+        replies = server.taken(replies, origins)
+    strategy.state = lean(strategy.merge(replies))
+    job.count(question, replies)
+    return replies
 
 
-def riding_of(strategy: Strategy[Any, Any], result: Result) -> Riding | None:
-    """Exchanges in which evaluations ride on training; None where they do not."""
-    wanted = strategy.config.federation.evaluate_with_training
-    if strategy.members.devices is None or strategy.members.at_home or not wanted:
-        return None
-    riding = attached("riding")
-    found: Riding | None = None
-    if riding.rides(strategy):
-        found = riding.Riding(strategy, result, strategy.members.devices)
-    return found
+def averaged(strategy: Algorithm[Any, Any]) -> Arrays:
+    """Arrays that were sent of those that are averaged; zeros where users send changes."""
+    shared, zero = strategy.shared(), np.zeros_like
+    return {
+        name: zero(like) if name in strategy.changes else shared[name]
+        for name, like in strategy.template().items()
+        if name not in strategy.by_user
+    }
+
+
+# Scripts, which are played to their end, or change nothing.
 
 
 def play(
@@ -158,7 +185,7 @@ def one_round(strategy: Strategy[Any, Any]) -> Script[Replies]:
 
 
 @contextmanager
-def whole(strategy: Strategy[Any, Any], what: str) -> Iterator[None]:
+def whole(strategy: Strategy[Any, Any], part: str) -> Iterator[None]:
     """A script that comes to a state whose numbers are finite, or changes nothing.
 
     Where it fails because users' states are gone, they start anew, and it is to be played again.
@@ -166,75 +193,52 @@ def whole(strategy: Strategy[Any, Any], what: str) -> Iterator[None]:
     job, before, updates = strategy.job, strategy.snapshot(), replace(strategy.job.updates)
     versions = job.begin()
     try:
-        with failing(f"{strategy.name}: {what}"):
-            yield
+        yield
         if name := not_finite(strategy.state):
             raise RoundFailed(
-                f"{strategy.name}: {what} would make {name} not finite; nothing of it is kept. "
+                f"{strategy.name}: {part} would make {name} not finite; nothing of it is kept. "
                 "If training diverges: a smaller lr."
             )
     except BaseException as error:
         strategy.state, job.updates = before, updates
         gone = job.go_back(versions)
+        if isinstance(error, NUMERIC):
+            error = not_computed(f"{strategy.name}: {part}", error)
         if not (gone and isinstance(error, RoundFailed)):
-            raise
+            raise error
         job.note(f"{name_users(gone)} to start anew: the round is tried again")
     finally:
         job.before = {}
 
 
-@contextmanager
-def failing(what: str) -> Iterator[None]:
-    """Numbers that cannot be worked with make `what` fail, in one line."""
-    try:
-        yield
-    except NUMERIC as error:
-        log(DEBUG, "%s failed:\n%s", what, traceback.format_exc())
-        frames = traceback.extract_tb(error.__traceback__)
-        where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
-        raise RoundFailed(
-            f"{what} cannot be computed from what users sent, nothing of it is kept: "
-            f"{type(error).__name__}: {line(error)} ({where})"
-        ) from error
+def not_computed(part: str, error: BaseException) -> RoundFailed:
+    """Numbers that cannot be worked with, as an error in one line."""
+    log(DEBUG, "%s failed:\n%s", part, traceback.format_exc())
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    failed = RoundFailed(
+        f"{part} cannot be computed from what users sent, nothing of it is kept: "
+        f"{type(error).__name__}: {line(error)} ({Path(frame.filename).name}:{frame.lineno})"
+    )
+    failed.__cause__ = error
+    return failed
 
 
-def exchange_once(strategy: Algorithm[Any, Any], number: int) -> Script[Replies]:
-    """A round as most methods have it: users train on what they are sent, and the server merges."""
-    job, config, averaging = strategy.job, strategy.config, strategy.averaging
-    users = strategy.choose(number, job.members.users)
-    options = {**strategy.train_options, **strategy.options(number)}
-    numbers, sent = (*strategy.numbers("train"), GRADIENT_STEPS), Arrays()
-    schema = Schema(strategy.template(), strategy.by_user, numbers)
-    if config.robust.on or config.server.on:
-        sent = averaged(strategy)
-    if config.robust.on:
-        averaging.check_enough(len(users))
-        schema = replace(schema, by_user=tuple(schema.arrays))
-        options[ROWS_BY_USER] = True
-    parcel = strategy.send(users)
-    question = question_to(job, "train", users, parcel, schema, options, number)
-    replies = yield question
-    job.accept(number, replies)
-    replies = strategy.server_step.taken(averaging.merged(replies, sent), sent)
-    strategy.state = lean(strategy.merge(replies))
-    job.count(question, replies)
-    return replies
-
-
-def averaged(strategy: Algorithm[Any, Any]) -> Arrays:
-    """Arrays that were sent of those that are averaged; zeros where users send changes."""
-    own, zero = strategy.shared(), np.zeros_like
-    return {
-        name: zero(like) if name in strategy.changes else own[name]
-        for name, like in strategy.template().items()
-        if name not in strategy.by_user
-    }
+# The end of a run.
 
 
 def is_over(strategy: Strategy[Any, Any], rounds: int) -> bool:
     """True if all rounds are done, or none is left to do."""
     done = strategy.progress.round
     return done >= rounds or (done > 0 and strategy.finished())
+
+
+def concluded(strategy: Strategy[Any, Any], evaluation: Replies | None) -> list[Summary]:
+    """The last questions of a run, and its report."""
+    last = evaluation or last_evaluation(strategy)  # before the closing, as in a whole run
+    play(strategy, lambda strategy: strategy.closing(), strategy.members.exchange)
+    summaries = rows(strategy, last)
+    tell(strategy, "on_end", summaries)
+    return summaries
 
 
 def refuse_no_rounds(strategy: Strategy[Any, Any], rounds: int) -> None:
@@ -247,3 +251,15 @@ def refuse_no_rounds(strategy: Strategy[Any, Any], rounds: int) -> None:
         f"{strategy.name}: this object has done its {done} rounds; {more}"
         f"{type(strategy).__name__}(...) makes another for a run of its own."
     )
+
+
+def riding_of(strategy: Strategy[Any, Any], result: Result) -> Riding | None:
+    """Exchanges in which devices' evaluations ride on training; None where they do not."""
+    wanted = strategy.config.federation.evaluate_with_training
+    if strategy.members.devices is None or strategy.members.at_home or not wanted:
+        return None
+    attachment = attached("riding")
+    if not attachment.rides(strategy):
+        return None
+    riding: Riding = attachment.Riding(strategy, result, strategy.members.devices)
+    return riding

@@ -16,15 +16,14 @@ from corsage.core.messages.replies import Replies
 from corsage.core.messages.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY
 from corsage.core.registry import attached
 from corsage.core.seeding import generator, some_of
-from corsage.strategies.rounds.grids import is_at_home, is_closed
 from corsage.strategies.rounds.opening.agreed import Agreed
 from corsage.strategies.rounds.reception import Reception
 from corsage.strategies.rounds.roster import Member, Roster
-from corsage.strategies.rounds.turns import Done, Line, Turn
+from corsage.strategies.rounds.turns import Done, Line, Turn, is_at_home, is_closed
 
 if TYPE_CHECKING:
-    from corsage.strategies.devices.network import Devices
-    from corsage.strategies.rounds.sizes import Scales
+    from corsage.strategies.devices.devices import Devices
+    from corsage.strategies.devices.sizes import Scales
 
 A_DAY = 86_400.0
 """Seconds that nodes on Ray have to start: on a busy machine that takes long, and an engine that
@@ -104,16 +103,14 @@ class Members:
             self.devices = attached("devices").Devices(grid, keys, self.roster, known, self.note)
         carrier = getattr(grid, "carrier", None)
         if carrier is not None or not is_at_home(grid):
-            from corsage.strategies.rounds.sizes import Scales, wire
-
-            self.scales = Scales(self.note, carrier or wire)
+            sizes = attached("sizes")
+            self.scales = sizes.Scales(self.note, carrier or sizes.wire)
         self.reception.devices = self.devices
         self.roster.owners = self.devices.owners if self.devices else None
 
     def refresh(self, number: int, task: Callable[[], ConfigRecord]) -> None:
-        """Before a round: learn which devices came and went; if none is left, wait for one."""
-        if self.devices is None:
-            return
+        """Before a round on devices: learn who came and went; if none is left, wait for one."""
+        assert self.devices is not None
         patience, self.devices.number = self.config.federation.node_timeout, number
         self.reception.refresh(self.devices.grid, patience, number, task)
         if not self.roster.members:
@@ -144,11 +141,6 @@ class Members:
         """Ask silent users of the last turn no more; False if that was nobody."""
         return self.devices is not None and self.devices.go_without()
 
-    def judge(self, replies: Replies) -> None:
-        """Note how the nodes behaved in a turn."""
-        if self.devices:
-            self.devices.judge(replies)
-
     def set_aside(self) -> list[tuple[str, str]]:
         """Lines on nodes that were set aside or not let in, and why."""
         refused = self.reception.refused.items()
@@ -175,15 +167,15 @@ class Members:
     @property
     def sample(self) -> list[str]:
         """The users who are evaluated after a round: all of them, or so many drawn by the seed."""
-        found = self._sorted_out()
-        if not found.sample:
-            count, users = self.config.run.evaluate_users, found.users
+        parts = self._sorted_out()
+        if not parts.sample:
+            count, users = self.config.run.evaluate_users, parts.users
             rng = generator(self.config.run.seed, "evaluated users")
             few = count and len(users) > count
-            found.sample = (
-                [users[i] for i in some_of(rng, len(users), count)] if few else found.users
+            parts.sample = (
+                [users[i] for i in some_of(rng, len(users), count)] if few else parts.users
             )
-        return found.sample
+        return parts.sample
 
     def judged(self, options: Mapping[str, Any]) -> list[str]:
         """Users whom an evaluation is about: those that train, or those that come only after."""
@@ -211,7 +203,8 @@ class Members:
     def exchange(self, turn: Turn) -> Replies:
         """Send and wait until a turn is over; note how devices behaved."""
         replies = self.exchanged(turn)
-        self.judge(replies)
+        if self.devices:
+            self.devices.judge(replies)
         return replies
 
     def exchanged(self, turn: Turn) -> Replies:

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from corsage.networks.network import Network
 
 S = TypeVar("S")
-PARTS = ("body", "head", "model")  # arrays of these names are parts of the model
+MODEL_PARTS = ("body", "head", "model")  # arrays of these names are parts of the model
 
 
 def part(network: Network, name: str) -> slice:
-    """Where an array called body, head or model lies in a network's flat vector."""
+    """The slice of a network's flat vector of an array called body, head or model."""
     return {"body": network.body, "head": network.head, "model": network.whole}[name]
 
 
 def learned(network: Network, name: str) -> Bools:
-    """Which numbers of a part of the model are trained, and not running statistics."""
+    """Mark the numbers of a part of the model that are trained, and not running statistics."""
     found = np.zeros(network.whole.stop, dtype=bool)
     for block in network.blocks:
         found[block.where] = block.trained
@@ -41,7 +41,7 @@ def without_statistics(network: Network, models: Floats32) -> Floats32:
 
 def lean(state: S) -> S:
     """A state whose large parts of the model are those of the message that will be sent."""
-    own = {n: as_sent(a) for n, a in arrays_of(state).items() if n in PARTS}
+    own = {n: as_sent(a) for n, a in arrays_of(state).items() if n in MODEL_PARTS}
     return cast(S, replace(cast(Any, state), **own)) if own else state
 
 
@@ -49,19 +49,19 @@ def by_parameter(network: Network, arrays: Mapping[str, Array]) -> Arrays:
     """The parts of the model among some arrays, parameter by parameter."""
     named = Arrays()
     for name, array in arrays.items():
-        if name in PARTS:
+        if name in MODEL_PARTS:
             named |= network.named(array, part(network, name))
     return named
 
 
 def parts_of(strategy: str, network: Network, named: Arrays, names: Sequence[str]) -> Arrays:
     """Those parts of the model that a state has, out of a model's state dict."""
-    own = [name for name in names if name in PARTS]
-    if not own:
+    held = [name for name in names if name in MODEL_PARTS]
+    if not held:
         raise ModelError(
             f"{strategy}: initial_arrays cannot be given: users begin with the run's own."
         )
-    return {name: network.flatten(named, part(network, name)) for name in own}
+    return {name: network.flatten(named, part(network, name)) for name in held}
 
 
 def check_whole(strategy: str, network: Network) -> None:
@@ -82,11 +82,11 @@ def check_numbers(strategy: str, arrays: Mapping[str, Array]) -> None:
             raise ModelError(f"{strategy}: {name} is not finite: it cannot take the model's place.")
 
 
-def fitted(strategy: str, arrays: Arrays, own: Arrays) -> Arrays:
+def fitted(strategy: str, arrays: Arrays, like: Arrays) -> Arrays:
     """Arrays from outside as a state has them; ModelError if their shapes are others."""
     for name, array in arrays.items():
-        if array.shape != own[name].shape:
+        if array.shape != like[name].shape:
             raise ModelError(
-                f"{strategy}: {name} has shape {array.shape}, the model {own[name].shape}."
+                f"{strategy}: {name} has shape {array.shape}, the model {like[name].shape}."
             )
-    return {name: array.astype(own[name].dtype) for name, array in arrays.items()}
+    return {name: array.astype(like[name].dtype) for name, array in arrays.items()}

@@ -13,7 +13,7 @@ from corsage.core.arrays import Arrays
 from corsage.core.errors import NodeError
 from corsage.core.messages.encoding import encode, payload
 from corsage.core.messages.schema import Schema
-from corsage.core.messages.wire import Task, encode_task
+from corsage.core.messages.wire import encode_task
 from corsage.strategies.rounds.turns import Parcel, Question
 
 if TYPE_CHECKING:
@@ -43,14 +43,14 @@ def question_to(
     schema = expected(job, kind, job.members.roster.samples(kind, users), schema)
     messages, tokens = [], {node: new_token() for node in asked}
     options = {**(options or {}), **(job.judging if kind == "evaluate" else {})}
-    said: dict[str, Any] = {"sole": len(asked) == 1}
+    common: dict[str, Any] = {"sole": len(asked) == 1}
     if kind == "train":
-        said["train"] = job.train.of_round(number, job.config.run.num_rounds)
+        common["train"] = job.task.train.of_round(number, job.config.run.num_rounds)
     for node, group in asked.items():
         places = [place[user] for user in group]
-        rows = parcel.rows if said["sole"] else parcel.pick(places)
+        rows = parcel.rows if common["sole"] else parcel.pick(places)
         weights = [schema.cut[user] for user in group] if schema.cut else []
-        own = {**said, "exchange": tokens[node], "weights": weights}
+        own = {**common, "exchange": tokens[node], "weights": weights}
         task = task_for(job, number, group, options, **own)
         messages.append(message_to(job, kind, node, shared, rows, task))
     return Question(messages, asked, schema, down, tokens)
@@ -58,7 +58,7 @@ def question_to(
 
 def expected(job: Job, kind: str, samples: Mapping[str, int], schema: Schema) -> Schema:
     """The schema for participants with so many samples: with these and their weights."""
-    members, training = job.members.everybody, kind == "train"
+    members, training = job.members.roster.members, kind == "train"
     among = job.members.users if job.lasting else ()
     return replace(
         schema,
@@ -92,40 +92,20 @@ def task_for(
     number: int,
     users: list[str],
     options: Mapping[str, Any],
-    *,
-    raw: bool = False,
     **said: Any,
 ) -> ConfigRecord:
-    """The task of a node, with all that it has to know of the run.
-
-    `raw`: it is asked who it is, and what its columns are before they are prepared. `said` are
-    fields of a task that are as its exchange says, or its round.
-    """
-    config, versions = job.config, job.progress.versions
-    kept = [*job.durable, job.before]
-    task = Task(
-        algorithm=job.name,
-        experiment=job.experiment,
+    """The task of a node; `said` are fields of it that are as its exchange says, or its round."""
+    versions, kept = job.progress.versions, [*job.durable, job.before]
+    task = replace(
+        job.task,
         round=number,
-        frozen="" if raw else job.network.vector.fixed.fingerprint,
-        seed=config.run.seed,
         users=users,
         versions=[versions.get(user, 0) for user in users],
         keep=[held.get(user, 0) for user in users for held in kept],
-        shape=job.agreed.shape,
-        num_classes=job.agreed.num_classes,
-        num_users=config.federation.num_users,
-        data=config.data,
-        device_data=config.device_data,
-        train=job.train,
-        model=job.model,
-        keys=job.keys,
-        state_dir=job.state_dir,
-        many_machines=bool(config.federation.ray_address),
-        preparation=None if raw else job.agreed.preparation,
         options=options,
+        **said,
     )
-    return encode_task(replace(task, **said))
+    return encode_task(task)
 
 
 def new_token() -> str:

@@ -19,19 +19,19 @@ from corsage.core.registry import ALGORITHMS
 if TYPE_CHECKING:
     from corsage.strategies.rounds.base import Strategy
 
-COMMAND = "it is for the command line (python run_simulation.py)"
-ELSEWHERE = {
+FOR_COMMAND_LINE = "it is for the command line (python run_simulation.py)"
+NOT_FOR_STRATEGIES = {
     "strategy": "the class is the strategy; simulate(...) takes several",
-    "engine": f"{COMMAND}; from Python, give start() a grid, or use simulate(...)",
-    "resume": f"{COMMAND}; from Python, restore a checkpoint in a callback",
-    "run_dir": COMMAND,
-    "checkpoint_every": COMMAND,
-    "node_cpus": COMMAND,
-    "node_gpus": COMMAND,
+    "engine": f"{FOR_COMMAND_LINE}; from Python, give start() a grid, or use simulate(...)",
+    "resume": f"{FOR_COMMAND_LINE}; from Python, restore a checkpoint in a callback",
+    "run_dir": FOR_COMMAND_LINE,
+    "checkpoint_every": FOR_COMMAND_LINE,
+    "node_cpus": FOR_COMMAND_LINE,
+    "node_gpus": FOR_COMMAND_LINE,
 }
 """Keywords that would do nothing for a strategy, and where they belong."""
 
-SAME = {
+SAME_KEYS = {
     "num-server-rounds": "num-rounds",
     "learning-rate": "lr",
     "fraction-fit": "fraction-train",
@@ -47,12 +47,13 @@ class Parameters:
 
     def __get__(self, _: object, cls: StrategyClass) -> inspect.Signature:
         """Made when somebody asks."""
-        own, foreign = set(names(cls.keys_class)), foreign_keys(cls)
+        mine, foreign = set(names(cls.keys_class)), foreign_keys(cls)
         config = inspect.Parameter("config", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
         keys = [
             inspect.Parameter(name.replace("-", "_"), inspect.Parameter.KEYWORD_ONLY, default=value)
             for name, value in defaults().items()
-            if (name in own or name not in foreign) and name.replace("-", "_") not in ELSEWHERE
+            if (name in mine or name not in foreign)
+            and name.replace("-", "_") not in NOT_FOR_STRATEGIES
         ]
         callbacks = inspect.Parameter(
             "callbacks", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=()
@@ -78,7 +79,7 @@ def read_config(
             f"{cls.__name__}(num_users=20), "
             'or a mapping, {"num-users": 20}.'
         )
-    for key, instead in ELSEWHERE.items():
+    for key, instead in NOT_FOR_STRATEGIES.items():
         if key in keys:
             raise ConfigError(
                 f"{key.replace('_', '-')}: {cls.__name__}() has no use for it; {instead}."
@@ -108,4 +109,4 @@ def app_keys(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def noted(key: str) -> str:
     """An app's key, with the one of ours that means the same."""
-    return f"{key} (Corsage's is {SAME[key]})" if key in SAME else key
+    return f"{key} (Corsage's is {SAME_KEYS[key]})" if key in SAME_KEYS else key

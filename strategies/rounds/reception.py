@@ -18,14 +18,13 @@ from flwr.serverapp import Grid
 from corsage.core.errors import DataError, NodeError, Refused, line
 from corsage.core.known_devices import NOBODY
 from corsage.core.messages.introduction import read_introduction
-from corsage.strategies.rounds.grids import is_at_home, is_closed
 from corsage.strategies.rounds.opening.agreed import Agreed
 from corsage.strategies.rounds.roster import Guest, Member, Roster
-from corsage.strategies.rounds.turns import Line
+from corsage.strategies.rounds.turns import Line, is_at_home, is_closed
 
 if TYPE_CHECKING:
     from corsage.core.tables.preparation import Preparation
-    from corsage.strategies.devices.network import Devices
+    from corsage.strategies.devices.devices import Devices
 
 NO_DOOR = "No query function registered"
 OWN_APP = (
@@ -92,18 +91,18 @@ class Reception:
         deadline, pause = time.monotonic() + timeout, 0.02
         while True:
             late = time.monotonic() > deadline
-            found = len(set(grid.get_node_ids()))
-            if found >= num_nodes:
+            count = len(set(grid.get_node_ids()))
+            if count >= num_nodes:
                 self.refresh(grid, max(deadline - time.monotonic(), 1.0), number, task)
                 refused = [self.refused[n] for n in self._listed if n in self.refused]
-                found = len(self.roster.nodes) + sum(one.answered for one in refused)
+                count = len(self.roster.nodes) + sum(one.answered for one in refused)
                 usable = any(guest.said.users for guest in self.roster.guests.values())
-                if found >= num_nodes and (usable or late or is_closed(grid)):
+                if count >= num_nodes and (usable or late or is_closed(grid)):
                     break
             if late:
                 raise NodeError(
-                    f"only {found} of {num_nodes} nodes connected within {timeout:g} s: "
-                    f"start the others, or set num-nodes={max(found, 1)} or a longer "
+                    f"only {count} of {num_nodes} nodes connected within {timeout:g} s: "
+                    f"start the others, or set num-nodes={max(count, 1)} or a longer "
                     "node-timeout."
                 )
             time.sleep(pause)
@@ -184,15 +183,15 @@ class Reception:
             self._refuse(node, line(explained(reply.error.reason or "it failed")), number)
             return None
         try:
-            said = read_introduction(reply.content)
+            introduction = read_introduction(reply.content)
         except Refused as why:
             self._refuse(node, f"its introduction is malformed: {line(why)}", number)
             return None
         mark = NOBODY
         if self.devices is not None:
-            mark = self.devices.owner(node, said.proof)
+            mark = self.devices.owner(node, introduction.proof)
             self.devices.pauses.end(node)
-        self.roster.enter(node, Guest(said, mark))
+        self.roster.enter(node, Guest(introduction, mark))
         self.refused.pop(node, None)
         return node
 
@@ -225,25 +224,25 @@ class Reception:
 
     def _seat(self, node: int, number: int) -> None:
         """Take in the users of a node whose samples fit the model."""
-        said = self.roster.guests[node].said
-        if why := self.agreed.mismatch(said):
+        guest = self.roster.guests[node].said
+        if why := self.agreed.mismatch(guest):
             self._refuse(node, why, number)
             return
-        kinds = {id(own): own for own in said.users.values()}  # of a million users a few
+        kinds = {id(own): own for own in guest.users.values()}  # of a million users a few
         made = {n: Member(node, own.train, own.test, own.cluster) for n, own in kinds.items()}
-        found = {user: made[id(own)] for user, own in said.users.items()}
+        members = {user: made[id(own)] for user, own in guest.users.items()}
         if not all(own.train for own in kinds.values()):
-            found = self._with_samples(found)
-        self.roster.seat(node, found)
+            members = self._with_samples(members)
+        self.roster.seat(node, members)
         self._arrived(node, self.roster.hosted(node))
 
-    def _with_samples(self, found: dict[str, Member]) -> dict[str, Member]:
+    def _with_samples(self, members: dict[str, Member]) -> dict[str, Member]:
         """Users who can train; those without test samples train like the others."""
-        for user in [user for user, member in found.items() if not member.train]:
+        for user in [user for user, member in members.items() if not member.train]:
             why = f"user {user} has no training data: give it more samples, or check test-fraction"
             self._unusable.append(why)
             self.roster.note(f"{why}; it is left out")
-        return {user: member for user, member in found.items() if member.train}
+        return {user: member for user, member in members.items() if member.train}
 
     def _need_somebody(self) -> None:
         """An error that says why, if nobody can take part."""

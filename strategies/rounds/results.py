@@ -1,4 +1,4 @@
-"""What a strategy reports: one row a round, and one summary a row of the final table.
+"""Reports of a strategy: one row a round, and one summary a row of the final table.
 
 Both name the users' measure: accuracy, or RMSE where labels are numbers.
 """
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from corsage.strategies.rounds.base import Strategy
     from corsage.strategies.rounds.job import Job
 
-LAST = 10  # the paper reports the mean accuracy of the last ten rounds
+LAST_ROUNDS = 10  # the paper reports the mean accuracy of the last ten rounds
 Json = dict[str, Any]
 """What is written to a file."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a method has to say at its end: a small table of text, label and value."""
+    """A small table of a method's own at its end: text, label and value."""
 
     title: str
     rows: list[tuple[str, str]]
@@ -118,7 +118,7 @@ class Summary:
     def json(self) -> Json:
         """As the summary's file has it."""
         name, traffic = self.measure, asdict(self.traffic)
-        found: Json = {
+        plain: Json = {
             "strategy": self.strategy,
             "rounds": self.rounds,
             "users": self.users,
@@ -146,15 +146,15 @@ class Summary:
         }
         for what in ("clusters", "known_clusters", "train_sizes", "estimates", "chosen"):
             if values := getattr(self, what):
-                found[what] = values
+                plain[what] = values
         if self.hurt:
-            found["hurt"] = {kind: hurt.json() for kind, hurt in self.hurt.items()}
+            plain["hurt"] = {kind: hurt.json() for kind, hurt in self.hurt.items()}
         if self.findings:
-            found["findings"] = [finding.json() for finding in self.findings]
+            plain["findings"] = [finding.json() for finding in self.findings]
         if self.new_users:
             cases = [(case.samples, case.epochs, asdict(case.score)) for case in self.new_users]
-            found["new_users"] = [{"samples": s, "epochs": e, name: v} for s, e, v in cases]
-        return found
+            plain["new_users"] = [{"samples": s, "epochs": e, name: v} for s, e, v in cases]
+        return plain
 
 
 class Result(FlowerResult):
@@ -195,7 +195,7 @@ def _evaluation(progress: Progress, found_of: Judged) -> Json:
     """Spread over users; those that were trained at least once and those never trained apart."""
     measure, values, there = found_of.own, found_of.first, found_of.counted
     trained = np.array([user in progress.trained for user in found_of.users])[there]
-    found: Json = {
+    row: Json = {
         **measure.tag,
         measure.name: asdict(spread(values)),
         "loss": asdict(spread(found_of.loss)),
@@ -203,21 +203,21 @@ def _evaluation(progress: Progress, found_of: Judged) -> Json:
     }
     for name, group in (("participants", trained), ("newcomers", ~trained)):
         if group.any():
-            found[name] = {"users": int(group.sum()), measure.name: float(values[group].mean())}
-    return found
+            row[name] = {"users": int(group.sum()), measure.name: float(values[group].mean())}
+    return row
 
 
 def summarised(
     name: str, strategy: Strategy[Any, Any], evaluation: Replies, last: int = 0
 ) -> Summary:
     """One row of the final table. `last` = 0: this result stands for one evaluation only."""
-    progress, found = strategy.progress, judged(evaluation, strategy.job.measures)
-    measure, values, users = found.own, found.first, found.users
+    progress, result = strategy.progress, judged(evaluation, strategy.job.measures)
+    measure, values, users = result.own, result.first, result.users
     tail = [value for r, value in progress.curve if r > progress.round - last] if last else []
     everyone, members = evaluation.users, strategy.members.everybody
     clusters = strategy.user_clusters(name)
-    measures = {one.name: found.scored(one) for one in found.measures}
-    own = {user: member for user in everyone if (member := members.get(user)) is not None}
+    measures = {one.name: result.scored(one) for one in result.measures}
+    hosted = {user: member for user in everyone if (member := members.get(user)) is not None}
     return Summary(
         strategy=name,
         rounds=progress.round,
@@ -225,7 +225,7 @@ def summarised(
         measure=measure.name,
         score=spread(values),
         last10=float(np.mean(tail)) if tail else float(values.mean()),
-        loss=spread(found.loss),
+        loss=spread(result.loss),
         worst10=worst_share(values, 0.1, measure),
         traffic=Traffic(**asdict(strategy.job.traffic)),
         never_drawn=sum(user not in progress.trained for user in users),
@@ -233,23 +233,23 @@ def summarised(
         per_user=measures[measure.name].per_user,
         curve=list(progress.curve) if last else [],
         measures=measures,
-        test_sizes=dict(zip(users, found.sizes.astype(int).tolist(), strict=True)),
-        untested=found.untested,
-        baseline=found.baseline(),
-        gradient_steps=steps_taken(strategy, found),
+        test_sizes=dict(zip(users, result.sizes.astype(int).tolist(), strict=True)),
+        untested=result.untested,
+        baseline=result.baseline(),
+        gradient_steps=steps_taken(strategy, result),
         findings=strategy.findings() + set_aside(strategy) if last else [],
         estimates=strategy.estimates() if last else None,
         clusters={user: clusters[user] for user in everyone if user in clusters},
-        known_clusters={user: c for user, member in own.items() if (c := member.cluster)},
-        train_sizes={user: member.train for user, member in own.items()},
+        known_clusters={user: c for user, member in hosted.items() if (c := member.cluster)},
+        train_sizes={user: member.train for user, member in hosted.items()},
         chosen=chosen(strategy),
         seconds=round(strategy.clock.row(name, further=not last), 3),  # last: with all of the above
     )
 
 
 def chosen(strategy: Strategy[Any, Any]) -> list[str]:
-    """What keys that nobody set came to for few users, or for a table; nothing where usual."""
-    config, job, found = strategy.config, strategy.job, []
+    """Values of keys that nobody set, for few users or for a table; nothing where usual."""
+    config, job, lines = strategy.config, strategy.job, []
     users = len(job.members.users)
     share = config.federation.share(users)
     if (
@@ -259,33 +259,33 @@ def chosen(strategy: Strategy[Any, Any]) -> list[str]:
         and share > TENTH
     ):
         some = f"{drawn_count(share, users)} of {users}" if share < 1 else f"all {users}"
-        found.append(f"{some} users in each round (fraction-train)")
+        lines.append(f"{some} users in each round (fraction-train)")
     by_sgd = strategy.epochs(config.train, strategy.keys) is not None
     if by_sgd and job.train != config.train:
-        found.append(f"weight decay {job.train.decay:g}, for numbers (weight-decay)")
-    return found
+        lines.append(f"weight decay {job.train.decay:g}, for numbers (weight-decay)")
+    return lines
 
 
-def steps_taken(strategy: Strategy[Any, Any], found: Judged) -> float | None:
+def steps_taken(strategy: Strategy[Any, Any], evaluation: Judged) -> float | None:
     """Gradients that a user computed on average, for its training and for this evaluation.
 
     New users had no training. None where the method does not count its steps.
     """
     done, users = strategy.progress.gradient_steps, strategy.members.users
     if done is None:
-        return found.adaptation or None
-    new = not set(users).intersection(found.users)
-    return found.adaptation + (0.0 if new else done / max(len(users), 1))
+        return evaluation.adaptation or None
+    new = not set(users).intersection(evaluation.users)
+    return evaluation.adaptation + (0.0 if new else done / max(len(users), 1))
 
 
 def set_aside(strategy: Strategy[Any, Any]) -> list[Finding]:
-    """Which nodes were not asked for a while, or not let in."""
+    """A table of nodes that were not asked for a while, or not let in."""
     rows = strategy.members.set_aside()
     return [Finding("Set aside", rows)] if rows else []
 
 
 def few_rows(job: Job, coefficients: int, how: str) -> list[tuple[str, str]]:
-    """How many users have fewer training rows than a model has coefficients, and what that does."""
+    """The number of users with fewer training rows than coefficients, and the effect of that."""
     members, users = job.members.everybody, job.members.users
     few = sum(members[user].train < coefficients for user in users)
     if not few:

@@ -141,13 +141,13 @@ class Roster:
 
     # Whose an id is.
 
-    def seat(self, node: int, found: dict[str, Member]) -> None:
+    def seat(self, node: int, users: dict[str, Member]) -> None:
         """Take in users of a node, but for those whose ids are another's."""
-        if self._is_open(node, found):
-            self.members.update(found)
+        if self._is_open(node, users):
+            self.members.update(users)
             self._sorted = False
         else:
-            for user, member in found.items():
+            for user, member in users.items():
                 self._claim(user, member)
 
     def reclaim(self) -> None:
@@ -162,20 +162,20 @@ class Roster:
 
         Gives each such node with its user.
         """
-        found: list[tuple[int, str]] = []
+        admitted: list[tuple[int, str]] = []
         for user in [user for user in self._claims if user not in self.members]:
             for node, member in list(self._claims[user].items()):
                 if not self._refusal(user, self.guests[node].mark):
                     del self._claims[user][node]
                     self._claim(user, member)
-                    found.append((node, user))
+                    admitted.append((node, user))
                     break
-        return found
+        return admitted
 
-    def _is_open(self, node: int, found: dict[str, Member]) -> bool:
+    def _is_open(self, node: int, users: dict[str, Member]) -> bool:
         """True if nobody owns ids, nor has any of these: then there is nothing to tell apart."""
         nobody = not self._owned and self.guests[node].mark == NOBODY
-        return nobody and self.members.keys().isdisjoint(found)
+        return nobody and self.members.keys().isdisjoint(users)
 
     def _claim(self, user: str, member: Member) -> None:
         """Give an id to a node, unless it is another's: the first one keeps it."""

@@ -28,14 +28,14 @@ from corsage.core.arrays import Array, Bools, Floats32
 from corsage.core.configuration.server_keys import ServerKeys
 from corsage.core.errors import ConfigError
 from corsage.core.messages.replies import Replies
-from corsage.strategies.rounds.model_arrays import PARTS, learned
+from corsage.strategies.rounds.model_arrays import MODEL_PARTS, learned
 
 if TYPE_CHECKING:
     from corsage.strategies.rounds.job import Job
 
 
 Moments = Mapping[str, Floats32]
-STARTS: Mapping[str, Callable[[ServerKeys], float]] = {
+FIRST_MOMENTS: Mapping[str, Callable[[ServerKeys], float]] = {
     "m": lambda keys: 0.0,
     "v": lambda keys: keys.server_tau**2,
 }
@@ -48,27 +48,28 @@ class ServerStep:
     Parameters
     ----------
     job : whose users' mean it is.
+
+    Attributes
+    ----------
+    keys : which step it is.
+    on : whether the server has one, and does not take the mean as it is.
     """
 
     def __init__(self, job: Job) -> None:
-        self.job = job
-
-    @property
-    def keys(self) -> ServerKeys:
-        """Which step it is."""
-        return self.job.config.server
+        self.job, self.keys = job, job.config.server
+        self.on = self.keys.on
 
     def check(self, strategy: str, none: str) -> None:
         """ConfigError if the server has no such step."""
         name = self.keys.server_optimizer
-        if self.keys.on and none:
+        if self.on and none:
             raise ConfigError(f"server-optimizer={name}: not for strategy={strategy}: {none}.")
 
     def taken(self, replies: Replies, sent: Mapping[str, Array]) -> Replies:
         """Replies with where the server goes in the place of the mean; `sent` is where it stood."""
-        if not self.keys.on or not replies.users:
+        if not replies.users:
             return replies
-        network, names = self.job.network, [n for n in sent if n in PARTS]
+        network, names = self.job.network, [n for n in sent if n in MODEL_PARTS]
         stepped = {
             name: self.of(name, sent[name], replies.mean[name], learned(network, name))
             for name in names
@@ -89,7 +90,7 @@ class ServerStep:
         `parents[i]` is the cluster that was cut when the i-th new one came, which goes on from what
         is remembered of that.
         """
-        if not self.keys.on:
+        if not self.on:
             return means
         before = self._remembered("models", x, parents)
         moments, found = step(self.keys, x, means, before)
@@ -99,15 +100,15 @@ class ServerStep:
 
     def _remembered(self, name: str, x: Floats32, parents: Sequence[int] = ()) -> Moments:
         """m_{t-1} and v_{t-1}, with rows for clusters that are new."""
-        known, found = self.job.updates.moments, {}
-        for kind, first in STARTS.items():
+        known, moments = self.job.updates.moments, {}
+        for kind, first in FIRST_MOMENTS.items():
             rows = known.get(f"{name}.{kind}")
             if rows is None:
                 rows = np.full_like(x, first(self.keys))
             if missing := len(x) - len(rows):
                 rows = grown(rows, parents[-missing:])
-            found[kind] = rows
-        return found
+            moments[kind] = rows
+        return moments
 
     def _keep(self, name: str, moments: Moments) -> None:
         """In a dictionary of their own: a round that fails goes back to the one before."""

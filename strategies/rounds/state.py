@@ -158,7 +158,8 @@ def copied(state: D) -> D:
 
 def arrays_of(state: object) -> Arrays:
     """The fields that are arrays, by name."""
-    return {name: value for name, value in _fields(state) if isinstance(value, np.ndarray)}
+    values = ((f.name, getattr(state, f.name)) for f in dataclasses.fields(cast(Any, state)))
+    return {name: value for name, value in values if isinstance(value, np.ndarray)}
 
 
 def stored(state: object) -> tuple[dict[str, Any], Arrays]:

@@ -1,7 +1,7 @@
 """Exchanges, step by step: what is sent next, what came back, what it comes to.
 
 An algorithm's training is a *script*: a generator that yields turns and is sent their replies.
-`played` takes it to its end; Flower's own loop plays it one exchange a call (steps.py).
+`played` takes it to its end; Flower's own loop plays it one exchange a call (outside.py).
 """
 
 from __future__ import annotations
@@ -203,3 +203,16 @@ def answers(messages: Sequence[Message], replies: Iterable[Message]) -> Done:
     """Each message with its reply: replies to others are none."""
     came = {reply.metadata.reply_to_message_id: reply for reply in replies}
     return [(message, came.get(message.metadata.message_id)) for message in messages]
+
+
+def is_at_home(grid: Grid) -> bool:
+    """True if all users' data are the server's own anyway: a simulation, by whatever engine.
+
+    A grid of ours says so; one of Flower's simulations holds the state of all nodes itself.
+    """
+    return bool(getattr(grid, "simulated", hasattr(grid, "state")))
+
+
+def is_closed(grid: Grid) -> bool:
+    """True if all nodes are there from the beginning, and each of them replies."""
+    return bool(getattr(grid, "closed", hasattr(grid, "state")))

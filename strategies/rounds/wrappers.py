@@ -52,7 +52,7 @@ def around(strategy: Strategy[Any, Any]) -> list[Wrapper]:
 
 
 def _callers(frame: FrameType | None) -> Iterator[object]:
-    """Whose methods are under way, from the inside out."""
+    """The objects whose methods are under way, from the inside out."""
     while frame is not None:
         code = frame.f_code
         if code.co_argcount and code.co_name in PLAYED:
@@ -61,7 +61,7 @@ def _callers(frame: FrameType | None) -> Iterator[object]:
 
 
 def _holds(outer: FlowerStrategy, strategy: Strategy[Any, Any]) -> bool:
-    """Whether a strategy is in another one, or in one that is in it."""
+    """True if a strategy is in another one, or in one that is in it."""
     inside, seen = [outer], list[FlowerStrategy]()
     while inside:
         seen.append(inside.pop())
@@ -94,14 +94,14 @@ def check(wrapper: Wrapper, strategy: Strategy[Any, Any]) -> None:
 
 
 def as_sent(strategy: Strategy[Any, Any]) -> bool:
-    """Whether the arrays that users get come back, all of them, to be averaged."""
+    """True if the arrays that users get come back, all of them, to be averaged."""
     if strategy.unprotected or strategy.by_user or strategy.changes:
         return False
     return [*strategy.template()] == [*strategy.shared()] != []
 
 
 def wrong(wrapper: Wrapper, strategy: Strategy[Any, Any]) -> str:
-    """Why not, or nothing."""
+    """The reason why not, or nothing."""
     job, config = strategy.job, strategy.config
     if not as_sent(strategy):
         return "it clips a model that comes back as it was sent, and only such a one is averaged"
@@ -125,7 +125,7 @@ def wrong(wrapper: Wrapper, strategy: Strategy[Any, Any]) -> str:
 
 
 def _too_large(wrapper: Wrapper, strategy: Strategy[Any, Any]) -> str:
-    """Why one user would move the model further than the noise allows for, or nothing."""
+    """The reason why one user would move the model further than the noise allows for, if so."""
     if (stride := strategy.stride()) > 1:
         return f"the server goes {stride:g} times the way to the users' mean"
     drawn = len(strategy.choose(strategy.progress.round + 1, strategy.members.users))

@@ -12,8 +12,8 @@ import pytest
 from corsage import simulate
 from corsage.app.run.clean import run
 from corsage.app.run.lock import RunLock
-from corsage.app.states.files import Files
 from corsage.app.states.shelf import Kept
+from corsage.app.states.state_files import Files
 from corsage.core.files import sealed
 from corsage.datasets.dealing.data_cache import prepared_folders
 

@@ -83,7 +83,7 @@ def test_a_run_with_columns_is_the_same_run(
     monkeypatch.setattr(columns, "MANY", 10**6)
     whole = finished(tmp_path / "whole", WORDS)
     monkeypatch.setattr(columns, "MANY", 5)
-    monkeypatch.setattr(algorithm, "AT_ONCE", 5)
+    monkeypatch.setattr(algorithm, "EVALUATED_AT_ONCE", 5)
     apart = finished(tmp_path / "apart", WORDS)
     assert (apart / "users.csv").read_text() == (whole / "users.csv").read_text()
     summary = json.loads((apart / "summary.json").read_text())

@@ -81,15 +81,14 @@ INTRODUCTION = """
 import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
-from corsage.app.nodes.answers import introduce
-from corsage.app.nodes.node import Nodes
+from corsage.app.nodes.answers import Answers
 from corsage.core.messages.wire import Task, encode_task
 
 np.savez({file!r}, x=np.eye(8, 3), label=np.arange(8) % 2)
 TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
 config = encode_task(Task("async-al2sgd", "e", 0, (), 0))
 context = Context(1, 2, dict(data={file!r}, user="ann"), RecordDict(), {{}})
-reply = introduce(Message(RecordDict(dict(config=config)), 1, "query"), context, Nodes())
+reply = Answers().answer("query", Message(RecordDict(dict(config=config)), 1, "query"), context)
 assert reply.content["config"]["users"] == ["ann"]
 """
 

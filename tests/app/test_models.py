@@ -164,7 +164,7 @@ def test_models_that_were_deleted_are_made_anew(tmp_path: Path) -> None:
 def test_models_that_are_not_kept_are_said_to_be(
     keep: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("corsage.strategies.rounds.delivery.AUTO_BYTES", 1000)
+    monkeypatch.setattr("corsage.strategies.rounds.evaluations.AUTO_BYTES", 1000)
     keys = {"strategy": "fedrep,fedavg", "keep_models": keep, "run_dir": str(tmp_path)}
     run = corsage.load(simulate(settings("fedrep", num_rounds=1, **keys)))
     with pytest.raises(NoModel, match=r"were not kept .* keep-models=all"):

@@ -50,7 +50,7 @@ def content(store: Behind | Database) -> dict[str, dict[int, float]]:
 def test_it_is_what_a_dictionary_would_be(steps: Any, most: int) -> None:
     """Whatever is saved and forgotten, before and after it is written, on purpose or for room."""
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(behind, "MOST", most)
+        patch.setattr(behind, "HELD_BYTES", most)
         path = Path(folder) / "x.sqlite"
         store = Behind(Database(path))
         model: dict[str, dict[int, float]] = {}

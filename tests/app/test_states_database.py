@@ -22,9 +22,10 @@ from hypothesis import strategies as st
 
 from corsage.app.nodes.node import Node, Nodes
 from corsage.app.nodes.places import Places
-from corsage.app.states import database
-from corsage.app.states.database import PAGES, Database, bytes_of_row, page_size
+from corsage.app.states import sqlite_file
+from corsage.app.states.database import Database
 from corsage.app.states.shelf import Kept
+from corsage.app.states.sqlite_file import PAGES, bytes_of_row, page_size
 from corsage.app.states.store import secure
 from corsage.core.errors import CheckpointError, StateLost, StorageError
 from corsage.core.messages.wire import Task
@@ -205,7 +206,7 @@ def test_a_thousand_rounds_leave_a_file_as_large_as_what_it_holds(file: Path) ->
     secure(file.parent, last=True)
     held = 60 * 2 * (650 * 4 + 8)
     assert file.stat().st_size < 1.3 * held
-    assert largest < 1.3 * held + database.LOG + 2**17
+    assert largest < 1.3 * held + sqlite_file.LOG_BYTES + 2**17
     store.close()
     other.close()
     assert [path.name for path in file.parent.iterdir()] == [file.name]
@@ -286,7 +287,7 @@ def test_a_full_disk_is_one_line_and_what_was_written_is_whole(file: Path) -> No
 def test_a_file_that_another_process_locks_is_waited_for_and_then_named(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "PATIENCE", 0.05)
+    monkeypatch.setattr(sqlite_file, "LOCK_SECONDS", 0.05)
     store, other = Database(file), Database(file)
     store.save(1, [kept("a", 1)])
     other.save(1, [kept("b", 1)])
@@ -333,7 +334,7 @@ def test_what_a_process_has_open_stays_in_it(tmp_path: Path) -> None:
     """Ray sends the client app to its workers, also when this process has open databases."""
     task = Task("fedrep", "fedrep-0123456789ab", 0, (2,), 2, state_dir=str(tmp_path))
     places, node = Places(), Node(cast(Any, None), ("0",), simulated=True)
-    places.of(Context(1, 1, {}, RecordDict(), {}), node, task).save(
+    places.states(Context(1, 1, {}, RecordDict(), {}), node, task).save(
         1, [Kept("0", {"head": np.zeros(2)}, frozenset())]
     )
     assert list(tmp_path.iterdir())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corsage.app.states.database import Database
-from corsage.app.states.files import Files, safe_name
-from corsage.app.states.memory import OTHERS, InContext
+from corsage.app.states.in_context import OTHER_EXPERIMENTS, InContext
 from corsage.app.states.shelf import Kept
 from corsage.app.states.state_dir import clear, state_folder
+from corsage.app.states.state_files import Files, safe_name
 from corsage.app.states.store import PersonalStore
 from corsage.core.errors import ConfigError, StateLost, StorageError
 
@@ -34,22 +35,18 @@ def head(value: float) -> dict[str, np.ndarray]:
 
 
 def in_context(folder: Path) -> PersonalStore:
-    return PersonalStore([InContext(context(), "run")])
+    return PersonalStore(InContext(context(), "run"))
 
 
 def in_files(folder: Path) -> PersonalStore:
-    return PersonalStore([Files(folder, "run")])
+    return PersonalStore(Files(folder, "run"))
 
 
 def in_database(folder: Path) -> PersonalStore:
-    return PersonalStore([Database(folder / "run.sqlite")], simulated=True)
+    return PersonalStore(Database(folder / "run.sqlite"), simulated=True)
 
 
-def on_device(folder: Path) -> PersonalStore:
-    return PersonalStore([InContext(context(), "run"), Files(folder, "run")])
-
-
-everywhere = pytest.mark.parametrize("make", [in_context, in_files, in_database, on_device])
+everywhere = pytest.mark.parametrize("make", [in_context, in_files, in_database])
 
 
 def save(store: PersonalStore, user: str, version: int, value: float, *others: int) -> None:
@@ -102,36 +99,31 @@ def test_a_version_is_the_number_of_a_round(
 
 
 def test_a_restarted_node_finds_its_folder_and_without_one_says_so(tmp_path: Path) -> None:
-    first = context()
-    save(PersonalStore([InContext(first, "run"), Files(tmp_path, "run")]), "u", 3, 3)
-    assert on_device(tmp_path).load("u", 3)["head"][0] == 3
-    assert PersonalStore([InContext(first, "run")]).load("u", 3)["head"][0] == 3
+    save(in_files(tmp_path), "u", 3, 3)
+    assert in_files(tmp_path).load("u", 3)["head"][0] == 3
     with pytest.raises(StateLost):
         in_context(tmp_path).load("u", 3)
 
 
 def test_another_experiment_has_states_of_its_own(tmp_path: Path) -> None:
     ctx = context()
-    save(PersonalStore([InContext(ctx, "one"), Files(tmp_path, "one")]), "u", 1, 1)
-    other = PersonalStore([InContext(ctx, "two"), Files(tmp_path, "two")])
-    with pytest.raises(StateLost):
-        other.load("u", 1)
-    assert len(ctx.state) == 0  # memory is let go; the file stays for a resume
-    assert PersonalStore([Files(tmp_path, "one")]).load("u", 1)["head"][0] == 1
+    for make in (partial(InContext, ctx), partial(Files, tmp_path)):
+        save(PersonalStore(make("one")), "u", 1, 1)
+        with pytest.raises(StateLost):
+            PersonalStore(make("two")).load("u", 1)
+        assert PersonalStore(make("one")).load("u", 1)["head"][0] == 1
 
 
 def test_names_of_experiments_may_be_any_text() -> None:
     """One may begin as another does."""
     ctx = context()
     for number, name in enumerate(("e/f", "e", "", "a b/c/", "E"), 1):
-        save(PersonalStore([InContext(ctx, name, OTHERS)]), "u/v", 1, number)
-        assert PersonalStore([InContext(ctx, name, OTHERS)]).load("u/v", 1)["head"][0] == number
-        assert len(ctx.state) == min(number, OTHERS + 1)  # the oldest goes
+        save(PersonalStore(InContext(ctx, name)), "u/v", 1, number)
+        assert PersonalStore(InContext(ctx, name)).load("u/v", 1)["head"][0] == number
+        assert len(ctx.state) == min(number, OTHER_EXPERIMENTS + 1)  # the oldest goes
     for number, name in enumerate(("e", "", "a b/c/", "E"), 2):
-        store = PersonalStore([InContext(ctx, name, OTHERS)])
+        store = PersonalStore(InContext(ctx, name))
         assert store.load("u/v", 1)["head"][0] == number
-    assert PersonalStore([InContext(ctx, "none")]).users() == []
-    assert len(ctx.state) == 0  # where there are files, memory holds one
 
 
 def test_a_damaged_file_is_a_lost_state(tmp_path: Path) -> None:
@@ -155,7 +147,7 @@ def test_a_file_that_cannot_be_read_is_not_lost(
     with pytest.raises(OSError, match="Input/output error"):
         store.load("u", 1)
     with pytest.raises(StorageError, match="cannot be read"):
-        PersonalStore([Files(tmp_path, "run")], simulated=True).load("u", 1)
+        PersonalStore(Files(tmp_path, "run"), simulated=True).load("u", 1)
 
 
 def test_a_full_disk_drops_a_device_and_ends_a_simulation(
@@ -165,7 +157,7 @@ def test_a_full_disk_drops_a_device_and_ends_a_simulation(
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(os, "fsync", full)
-    device, simulated = (PersonalStore([Files(tmp_path, "run")], yes) for yes in (False, True))
+    device, simulated = (PersonalStore(Files(tmp_path, "run"), yes) for yes in (False, True))
     assert device.save(1, [Kept("u", head(1))]) == {"u": "No space left on device"}
     with pytest.raises(StorageError, match="No space left"):
         simulated.save(1, [Kept("u", head(1))])
@@ -246,7 +238,7 @@ def test_a_device_keeps_the_states_of_the_runs_used_last(tmp_path: Path) -> None
     (tmp_path / "letter.txt").write_text("dear")
     names = [f"{name}-{run_of(i)}" for i in range(5) for name in ("fedrep", "local")]
     for place, name in enumerate(names):
-        save(PersonalStore([Files(tmp_path, name)]), "u", 1, 1)
+        save(PersonalStore(Files(tmp_path, name)), "u", 1, 1)
         for path in [tmp_path / name, *(tmp_path / name).rglob("*")]:
             os.utime(path, (1000 + place, 1000 + place))
     Files(tmp_path, f"local-{run_of(1)}")  # a message for it: it is in use
@@ -261,7 +253,7 @@ def test_a_new_run_clears_the_oldest(tmp_path: Path) -> None:
         files = Files(tmp_path, f"fedrep-{run_of(number)}")
         files.on_new = lambda files=files: clear(tmp_path, 2, files.folder)
         for version in (1, 2):
-            save(PersonalStore([files]), "u", version, 1, version - 1)
+            save(PersonalStore(files), "u", version, 1, version - 1)
         for path in [files.folder, *files.folder.rglob("*")]:
             os.utime(path, (1000 + number, 1000 + number))
     assert {path.name for path in tmp_path.iterdir()} == {f"fedrep-{run_of(i)}" for i in (2, 3)}

@@ -48,7 +48,8 @@ def test_hostile_messages_do_no_harm(struck: Target, part: int) -> None:
 def test_without_its_guard_a_device_obeys(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same attacks do harm, and the watch sees it: it is the guard that keeps them out."""
     monkeypatch.setattr(answers, "is_device", lambda context: False)
-    monkeypatch.setattr(Places, "of", lambda *_: None)
+    for place in ("states", "models"):
+        monkeypatch.setattr(Places, place, lambda *_: None)
     draft = honest("fedavg", "train")
     draft.settings["keys"]["model"] = "planted:leak"
     target.strike(Attack("code", draft.message()))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from corsage.app.nodes import outward
+from corsage.app.nodes import reporting
 from corsage.benchmarks.device.messages import honest
 from corsage.benchmarks.device.target import Target
 from corsage.core.errors import DataError
@@ -57,7 +57,7 @@ def test_who_exceeds_a_limit_is_told_on_both_sides(
 ) -> None:
     """One line each: at the device, and at the server, which goes on with the others."""
     lines: list[str] = []
-    monkeypatch.setattr(outward, "log", lambda level, text, *own: lines.append(text % own))
+    monkeypatch.setattr(reporting, "log", lambda level, text, *own: lines.append(text % own))
     keys = {"local_epochs": 3, "num_rounds": 2, "fraction_train": 1.0}
     keys["evaluate_with_training"] = False  # the first round ends before the second one begins
     devices = Devices(tmp_path, settings("fedavg", **keys))
@@ -80,7 +80,7 @@ def test_the_log_of_a_device_is_no_terminal_of_a_server(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[str] = []
-    monkeypatch.setattr(outward, "log", lambda level, text, *own: lines.append(text % own))
+    monkeypatch.setattr(reporting, "log", lambda level, text, *own: lines.append(text % own))
     draft = honest("fedavg", "train")
     draft.settings["keys"]["frozen"] = "\x1b[2J"
     assert target.ask(draft.message()).has_error()

@@ -15,8 +15,8 @@ from corsage.app.nodes.device import with_row
 from corsage.app.results.row import NoModel
 from corsage.app.run.loaded import load
 from corsage.app.run.run_folder import RunFolder
-from corsage.app.states.files import ROWS, Files, predictors
 from corsage.app.states.state_dir import experiments, remove
+from corsage.app.states.state_files import PREDICTORS, Files, predictors
 from corsage.core.errors import Refused
 from corsage.core.files import write_atomically
 from tests.support.devices import Devices
@@ -78,10 +78,10 @@ def test_the_old_one_stays_until_the_new_one_is_whole(
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("corsage.app.states.files.write_atomically", full)
+    monkeypatch.setattr("corsage.app.states.state_files.write_atomically", full)
     with pytest.raises(OSError, match="No space"):
         place.put("fedrep", "", 0, "7", b"new")
-    monkeypatch.setattr("corsage.app.states.files.write_atomically", write_atomically)
+    monkeypatch.setattr("corsage.app.states.state_files.write_atomically", write_atomically)
     (file,) = predictors(place.folder / "7")
     assert file.read_bytes() == b"old"
 
@@ -98,7 +98,7 @@ def test_a_server_cannot_fill_the_disk_with_rows(tmp_path: Path) -> None:
     place = Files(tmp_path, "fedrep-x")
     for letter in "abcdefghijk":
         place.put(f"fedrep+{letter}", "", 0, "7", b"x")
-    assert len(predictors(place.folder / "7")) == ROWS
+    assert len(predictors(place.folder / "7")) == PREDICTORS
     with pytest.raises(ValueError, match="cannot be part"):
         place.put("../fedrep", "", 0, "7", b"x")
 

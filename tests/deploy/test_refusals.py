@@ -15,7 +15,7 @@ from flwr.app import Context, Message, RecordDict
 
 from corsage.app.client_app import make_client_app
 from corsage.app.nodes import deployed
-from corsage.app.nodes.patience import TimeUp, time_limit
+from corsage.app.nodes.time_limit import TimeUp, time_limit
 from corsage.benchmarks.device.attacks import Attack
 from corsage.benchmarks.device.messages import honest
 from corsage.benchmarks.device.target import LIMITS, SECRET, Target
@@ -199,8 +199,8 @@ def test_a_super_node_without_data_is_no_simulation(
     own = {"partition-id": 0, "num-partitions": 1, "worker-seconds": 0}
     context = Context(1, 2, own, RecordDict(), {})
     assert not deployed.is_device(context)
-    assert find_spec(deployed.CLIENT) and deployed.CLIENT not in sys.modules
-    monkeypatch.setitem(sys.modules, deployed.CLIENT, None)
+    assert find_spec(deployed.CLIENT_PROCESS) and deployed.CLIENT_PROCESS not in sys.modules
+    monkeypatch.setitem(sys.modules, deployed.CLIENT_PROCESS, None)
     assert deployed.is_device(context)
     reply = make_client_app()(message=honest("fedavg", "query").message(), context=context)
     assert "ConfigError" in reply.error.reason

@@ -18,9 +18,10 @@ from corsage.app.nodes import answers
 from corsage.app.nodes.node import Node, Nodes
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, NodeError
+from corsage.core.known_devices import KnownDevices
 from corsage.core.messages.wire import Task, encode_task
+from corsage.strategies.devices.devices import Devices
 from corsage.strategies.devices.exchange import exchange
-from corsage.strategies.devices.network import Devices
 from corsage.strategies.rounds.opening.agreed import Agreed
 from corsage.strategies.rounds.reception import Reception
 from corsage.strategies.rounds.roster import Roster
@@ -75,7 +76,7 @@ def test_the_word_of_the_superlink_is_no_reply_of_the_node() -> None:
 def at_the_door(grid: LocalGrid, roster: Roster) -> Reception:
     """Devices come in."""
     config = Config.parse()
-    devices = Devices(grid, config.federation, roster, {}, {}, roster.note)
+    devices = Devices(grid, config.federation, roster, KnownDevices(), roster.note)
     return Reception(roster, Agreed(config), devices)
 
 
@@ -155,5 +156,5 @@ def test_a_device_says_it_if_its_flower_was_not_tested(
     for node_config in (device, {"partition-id": 0, "num-partitions": 1}):
         message = Message(RecordDict({"config": question()}), 1, "query")
         context = Context(1, 2, node_config, RecordDict(), {})
-        assert not answers.introduce(message, context, Nodes()).has_error()
+        assert not answers.Answers().answer("query", message, context).has_error()
     assert ["1.999.0 was not tested" in line for line in lines] == [True] * (version == "1.999.0")

@@ -100,7 +100,7 @@ def in_turns() -> int:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few lambda to choose from: what is asked about one is asked about all."""
-    monkeypatch.setattr(selection, "GRID", 6)
+    monkeypatch.setattr(selection, "MODELS_GRID", 6)
 
 
 @pytest.mark.usefixtures("short")

@@ -14,9 +14,9 @@ from corsage.core.configuration.config import Config
 from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.registry import ALGORITHMS
 from corsage.strategies import strategy_class
+from corsage.strategies.effort import as_set, effort, said, unequal, whole_steps, with_budget
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
-from corsage.strategies.work import as_set, effort, said, unequal, whole_steps, with_budget
 from tests.support.federations import CLUSTER_MAP, CONVEX
 from tests.support.steps import Steps, counted
 

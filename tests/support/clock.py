@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from corsage.benchmarks.silent import Clock
-from corsage.strategies.devices import exchange, network
+from corsage.strategies.devices import devices, exchange
 from corsage.strategies.rounds import reception, turns
 
 
 def stopped(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock by which the server waits for replies and for nodes."""
     clock = Clock()
-    for module in (exchange, network, reception, turns):
+    for module in (exchange, devices, reception, turns):
         monkeypatch.setattr(module, "time", clock)
     return clock

@@ -115,13 +115,13 @@ def call(lair: Lair, secret: bytes, silence: float) -> Connection:
 
     Who does not answer for so many seconds hangs.
     """
-    found = socket.socket(socket.AF_UNIX)
+    way = socket.socket(socket.AF_UNIX)
     try:
-        found.connect(str(lair.socket))
+        way.connect(str(lair.socket))
     except OSError:
-        found.close()
+        way.close()
         raise
-    line = line_of(found, silence)
+    line = line_of(way, silence)
     try:
         meet(line, secret, CLIENT, WORKER)
     except (OSError, EOFError):

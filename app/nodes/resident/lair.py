@@ -1,4 +1,4 @@
-"""Where the worker of a SuperNode is found: a socket that only its user can reach.
+"""The place of a SuperNode's worker: a socket that only its user can reach.
 
 It lies in a folder of the user's own, beside the secret that a worker was started with and a mark
 of the code that it runs. Both are of one SuperNode, known by its process and when that began.
@@ -19,8 +19,8 @@ from pathlib import Path
 
 import flwr
 
-ROOT = Path(__file__).parents[3]
-ENDINGS = (".sock", ".json", ".turn")
+CODE_ROOT = Path(__file__).parents[3]
+WORKER_FILES = (".sock", ".json", ".turn")
 """Of the files that a worker has."""
 FLOORS = ("core", "networks", "solvers", "datasets", "strategies", "clients", "app")
 
@@ -39,12 +39,12 @@ class Owner:
 
     @property
     def gone(self) -> bool:
-        """Whether it has ended."""
+        """True if it has ended."""
         return not lives(self.pid) or birth(self.pid) != self.birth
 
 
 def lives(pid: int) -> bool:
-    """Whether there is a process of that number."""
+    """True if there is a process of that number."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -95,17 +95,17 @@ class Lair:
 
     @property
     def socket(self) -> Path:
-        """Where the worker listens."""
+        """The socket at which the worker listens."""
         return self.folder / f"{self.owner.pid}-{self.owner.birth}.sock"
 
     @property
     def note(self) -> Path:
-        """What a client app must know of the worker."""
+        """The file with all that a client app must know of the worker."""
         return self.socket.with_suffix(".json")
 
     @property
     def turn(self) -> Path:
-        """What the client app has locked whose message the worker is at."""
+        """The file that the client app has locked whose message the worker is at."""
         return self.socket.with_suffix(".turn")
 
     def secret(self) -> bytes | None:
@@ -127,7 +127,7 @@ class Lair:
 
     def sweep(self) -> None:
         """Remove what SuperNodes that have ended left behind, and this one's last worker."""
-        for path in [path for path in self.folder.iterdir() if path.suffix in ENDINGS]:
+        for path in [path for path in self.folder.iterdir() if path.suffix in WORKER_FILES]:
             pid, _, born = path.stem.partition("-")
             last = path in (self.socket, self.note)
             if last or (pid.isdigit() and Owner(int(pid), born).gone):
@@ -137,8 +137,10 @@ class Lair:
 def code() -> str:
     """A mark of what a worker runs: all of this package's code, Python and Flower."""
     mark = blake2b(digest_size=16)
-    mark.update(json.dumps([str(ROOT), sys.executable, sys.version, flwr.__version__]).encode())
-    for path in sorted(p for floor in FLOORS for p in (ROOT / floor).rglob("*.py")):
+    mark.update(
+        json.dumps([str(CODE_ROOT), sys.executable, sys.version, flwr.__version__]).encode()
+    )
+    for path in sorted(p for floor in FLOORS for p in (CODE_ROOT / floor).rglob("*.py")):
         content = path.read_bytes()
         mark.update(f"{path} {len(content)} ".encode() + content)
     return mark.hexdigest()

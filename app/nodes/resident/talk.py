@@ -1,4 +1,4 @@
-"""What a client app and a worker say to each other: bytes, as Flower serialises them.
+"""Messages between a client app and a worker: bytes, as Flower serialises them.
 
 Nothing is unpickled. Before the first word each shows that it knows the secret, and runs the same
 code.
@@ -38,12 +38,12 @@ class Stranger(OSError):
     """Who does not know the secret, or runs other code."""
 
 
-def line_of(found: socket.socket, silence: float = SILENCE) -> Connection:
+def line_of(way: socket.socket, silence: float = SILENCE) -> Connection:
     """A line over a socket, of which reading fails after so many seconds of silence."""
-    found.setblocking(True)
+    way.setblocking(True)
     parts = divmod(int(1e6 * silence), 1_000_000)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", *parts))
-    return Connection(found.detach())
+    way.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", *parts))
+    return Connection(way.detach())
 
 
 def meet(line: Connection, secret: bytes, me: bytes, other: bytes) -> None:
@@ -57,7 +57,7 @@ def meet(line: Connection, secret: bytes, me: bytes, other: bytes) -> None:
 
 
 def proof(secret: bytes, who: bytes, own: bytes, others: bytes) -> bytes:
-    """What only they can say who know the secret, and only once."""
+    """A proof that only they can give who know the secret, and only once."""
     return blake2b(who + own + others, key=secret, digest_size=NONCE).digest()
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Lock, Thread
 
 from corsage.app.nodes.answers import Answers
-from corsage.app.nodes.resident.lair import ENDINGS, Owner
+from corsage.app.nodes.resident.lair import WORKER_FILES, Owner
 from corsage.app.nodes.resident.talk import CLIENT, WORKER, line_of, meet, put_reply, take_question
 
 TICK = 0.5
@@ -73,7 +73,7 @@ class Worker:
         put_reply(line, reply, context)
 
     def waits(self, line: Connection | None) -> None:
-        """Whose reply is being worked on."""
+        """Note whose reply is being worked on."""
         with self._lock:
             self._line = line
 
@@ -87,14 +87,14 @@ class Worker:
             os._exit(0)
 
     def forsaken(self) -> bool:
-        """Whether who waited has left, or without work another worker is in this one's place."""
+        """True if who waited has left, or without work another worker is in this one's place."""
         with self._lock:
             if self._line is not None:
                 return self._line.poll(0)  # nothing is said but by leaving
             return self.replaced()
 
     def replaced(self) -> bool:
-        """Whether the socket's name is no longer this one's."""
+        """True if the socket's name is no longer this one's."""
         try:
             return self.path.stat().st_ino != self.place
         except OSError:
@@ -103,6 +103,6 @@ class Worker:
     def leave(self) -> None:
         """Remove the socket, if it is still its own, and what is beside it."""
         if not self.replaced():
-            for ending in ENDINGS:
+            for ending in WORKER_FILES:
                 with suppress(OSError):
                     self.path.with_suffix(ending).unlink()

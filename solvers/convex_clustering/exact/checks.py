@@ -9,7 +9,7 @@ import numpy as np
 from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import ConfigError, DataError
 
-LARGEST, SMALLEST = 1e140, 1e-140
+LARGEST_NUMBER, SMALLEST_NUMBER = 1e140, 1e-140
 """Numbers whose squares, and sums of squares, are numbers of double precision too."""
 
 
@@ -53,8 +53,8 @@ def points(value: object) -> Floats:
     found = matrix(value, "sum of norms: points")
     size = float(np.abs(found).max(initial=0.0))
     spread = float(np.ptp(found, axis=0).max()) if len(found) else 0.0
-    if size > LARGEST or 0 < spread < SMALLEST:
-        what = f"{size:.0e} large" if size > LARGEST else f"{spread:.0e} apart"
+    if size > LARGEST_NUMBER or 0 < spread < SMALLEST_NUMBER:
+        what = f"{size:.0e} large" if size > LARGEST_NUMBER else f"{spread:.0e} apart"
         raise DataError(f"sum of norms: points {what} have no squares; scale them.")
     return found
 
@@ -81,8 +81,9 @@ def positive(value: Any) -> Floats:
     if found.ndim != 1 or (found.size and found.dtype.kind not in "fiu"):
         raise DataError("edges: weights must be numbers in one row.")
     found = found.astype(np.float64, copy=False)
-    if not np.all((found > 0) & (found <= LARGEST)):  # not a number is neither
+    if not np.all((found > 0) & (found <= LARGEST_NUMBER)):  # not a number is neither
         raise DataError(
-            f"edges: weights must be positive, {LARGEST:g} at most; leave out pairs without a pull."
+            f"edges: weights must be positive, {LARGEST_NUMBER:g} at most; "
+            "leave out pairs without a pull."
         )
     return found

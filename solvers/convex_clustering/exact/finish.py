@@ -22,13 +22,13 @@ FLATTEST = 1e-3
 """The least curvature to reckon with, as a share of the f_i's largest: they may start out flat."""
 CARRIED = 0.3
 """The share of the allowed gap that a flow inside clusters aims at."""
-FAR = 1e3
+TOO_LARGE = 1e3
 """An estimated gap that is so many times too large is not computed."""
-FLAT = 1e-10
+FLAT_SHARE = 1e-10
 """Curvature below this share of the largest counts as that."""
-SLACK = 1e-9
+WORSE_BY = 1e-9
 """A partition whose models are worse than the present ones by that share is wrong."""
-MET = 1e-9
+NEIGHBOURS_MET = 1e-9
 """Neighbours that are so close, as a share of the largest number, are one if that is as good."""
 AGAIN = 0.03
 """A partition that failed is tried again when the edges' part of the gap is so much smaller."""
@@ -82,12 +82,12 @@ class Finish:
         if key not in self._reduced:
             self._reduced[key] = reduced(self.problem, x, labels)
         found, here = self._reduced[key], self.problem.value(x)
-        if found is None or self.problem.value(found.x) > here + SLACK * abs(here):
+        if found is None or self.problem.value(found.x) > here + WORSE_BY * abs(here):
             return False
         allowed, costs = self.tolerance * abs(here), self.problem.costs
         mu = flow(self.problem, found, mu, CARRIED * 2 * self.curvature * allowed)
         gradient = costs.gradient(found.x) + self.problem.edges.adjoint(mu)
-        if slack(found.x, gradient, costs.hessian(found.x)) > FAR * allowed:
+        if slack(found.x, gradient, costs.hessian(found.x)) > TOO_LARGE * allowed:
             return False
         return self.offer(found.x, mu)
 
@@ -111,7 +111,7 @@ class Finish:
 def met(problem: Problem, found: Found, tolerance: float) -> Found:
     """Neighbours that next to nothing keeps apart are one, where that is as good."""
     apart = norms(problem.edges.differences(found.x))
-    near = apart <= MET * np.abs(found.x).max()
+    near = apart <= NEIGHBOURS_MET * np.abs(found.x).max()
     if not apart[near].any():
         return found
     labels = problem.edges.components(near)
@@ -124,7 +124,7 @@ def met(problem: Problem, found: Found, tolerance: float) -> Found:
 def slack(x: Floats, gradient: Floats, blocks: Floats) -> float:
     """About the users' part of the gap: 1/2 g_i' H_i^-1 g_i, with steps of at most 1 + |x_i|."""
     size = norms(gradient)
-    flat = FLAT * np.trace(blocks, axis1=1, axis2=2) + TINY
+    flat = FLAT_SHARE * np.trace(blocks, axis1=1, axis2=2) + TINY
     least = np.maximum(size / (1 + norms(x)), flat)
     damped = blocks + least[:, None, None] * np.eye(x.shape[1])
     return float((gradient * np.linalg.solve(damped, gradient[..., None])[..., 0]).sum()) / 2

@@ -19,16 +19,16 @@ from corsage.solvers.convex_clustering.exact.descent import EPS, Newton, Place
 from corsage.solvers.convex_clustering.exact.edge_functions import TINY, Norms
 from corsage.solvers.convex_clustering.exact.edges import Edges, norms
 
-STEPS, SHORT = 12, 1e-3
+REDUCED_STEPS, SHORT_STEP = 12, 1e-3
 """Newton steps for the reduced problem; shorter ones mean that clusters meet."""
-SWEEPS, RELAX = 30, 1.5
+SWEEPS, SWEEP_SHARE = 30, 1.5
 """Sweeps for the flow, of which one is enough where the duals are inside of their balls; how much
 of each is taken."""
-FLAT, NEARLY = 1e-14, 1e3
+GRADIENT_AIM, NEARLY = 1e-14, 1e3
 """The gradient to aim at, as a share of those of the users; and what is accepted, beyond it."""
-MET = 1e-13
+MET_SHARE = 1e-13
 """Clusters that are so close, as a share of the largest distance, have met."""
-HOPELESS = 1e8
+HOPELESS_FLOW = 1e8
 """Distance from its goal at which a flow is given up at once."""
 STALLED, LESS = 6, 0.5
 """In so many sweeps what is left must fall to that share at least, else the flow is given up."""
@@ -57,17 +57,17 @@ def reduced(problem: Problem, x: Floats, labels: Ints) -> Reduced | None:
     pull = problem.lam * graph.w
     start = means(x, labels)
     apart = norms(graph.differences(start))
-    if apart.min(initial=np.inf) <= MET * apart.max(initial=0.0):
+    if apart.min(initial=np.inf) <= MET_SHARE * apart.max(initial=0.0):
         return None
     tension = float(np.abs(costs.gradient(start[labels])).sum() + pull.sum())
 
     def enough(place: Place, gradient: Floats, blocks: Floats) -> bool:
-        return float(np.abs(gradient).sum()) <= FLAT * tension
+        return float(np.abs(gradient).sum()) <= GRADIENT_AIM * tension
 
     method = Newton(own, graph, lambda z: Norms(z, pull))
-    done, _ = method.run(start, enough, STEPS, SHORT)
+    done, _ = method.run(start, enough, REDUCED_STEPS, SHORT_STEP)
     slope = own.gradient(done.x) + graph.adjoint(done.term.slope)
-    if not float(np.abs(slope).sum()) <= NEARLY * FLAT * tension:
+    if not float(np.abs(slope).sum()) <= NEARLY * GRADIENT_AIM * tension:
         return None
     found = done.x[labels]
     inside = labels[edges.i] == labels[edges.j]
@@ -102,7 +102,7 @@ def candidates(edges: Edges, z: Floats, fused: Bools) -> list[Ints]:
 
 
 def flow(
-    problem: Problem, found: Reduced, mu: Floats, goal: float, hopeless: float = HOPELESS
+    problem: Problem, found: Reduced, mu: Floats, goal: float, hopeless: float = HOPELESS_FLOW
 ) -> Floats:
     """Duals (E, d) for a solution of (5): near mu, in their balls, and nearly balanced.
 
@@ -125,7 +125,7 @@ def flow(
         stalls = len(best) > STALLED and best[-1] > LESS * best[-1 - STALLED]
         if left <= goal or left > hopeless * goal or stalls:
             break
-        y = y + RELAX * (feasible(2 * balanced - y, room) - balanced)
+        y = y + SWEEP_SHARE * (feasible(2 * balanced - y, room) - balanced)
     duals = found.across.T.copy()
     duals[:, found.inside] = own.T
     return duals.T

@@ -22,15 +22,15 @@ from corsage.solvers.convex_clustering.exact.finish import Finish
 from corsage.solvers.convex_clustering.exact.newton_system import System, affordable
 from corsage.solvers.convex_clustering.exact.sparse_factor import Solve
 
-STEPS = 60
+INTERIOR_STEPS = 60
 """A limit of steps."""
 INSIDE = 0.99
 """The share of the way to the border of the cones that a step takes at most."""
 CORRECTIONS = 2
 """Times that the corrector is computed anew, from the step that it led to."""
-STUCK = 1e-4
+SHORTEST_STEP = 1e-4
 """A shorter step is the last one."""
-FLAT = 1e-10
+ADDED_CURVATURE = 1e-10
 """Added to the curvature of the f_i, as a share of their largest: some are flat."""
 EARLY, HANDFUL, FEW = 1e-3, 30, 10
 """A partition is tried from that relative gap on, if it comes twice in a row and has few clusters:
@@ -40,7 +40,7 @@ SMALL = 300
 NEAR, SURE, MUCH = 0.03, 0.1, 0.4
 """The relative gap from which on, and the ratio of slacks below which, users are fused for sure;
 clusters that are left, as a share of the users, that make the problem much smaller."""
-MORE = 4
+STEPS_AFTER = 4
 """Steps with the gap closed in which models that are fused exactly are looked for."""
 EVEN = 1e-10, 1e-100
 """Radii from that share of the largest on, which is at least so large, are not too different."""
@@ -99,8 +99,8 @@ class Interior:
 
     def run(self) -> bool:
         """True if the gap was closed; if not, it can go on."""
-        last, left = b"", MORE
-        while self.steps < STEPS and self._step() > STUCK:
+        last, left = b"", STEPS_AFTER
+        while self.steps < INTERIOR_STEPS and self._step() > SHORTEST_STEP:
             self.steps += 1
             spread = float(edge_terms(self.pairs.z.T, self.mu, self.problem.radius).sum())
             relative = self.problem.relative(spread, self.x)
@@ -172,7 +172,7 @@ class Interior:
                 break
             dx, way = other, better
         length = min(1.0, INSIDE * way.room)
-        if not (np.isfinite(dx).all() and length > STUCK):
+        if not (np.isfinite(dx).all() and length > SHORTEST_STEP):
             return 0.0
         self.x, self.pairs = self.x + length * dx, way.at(length)
         return length
@@ -180,7 +180,7 @@ class Interior:
     def _system(self, scaling: Scaling) -> System:
         """The matrix of the step."""
         costs = self.problem.costs
-        blocks = costs.hessian(self.x) + FLAT * costs.smoothness() * np.eye(costs.d)
+        blocks = costs.hessian(self.x) + ADDED_CURVATURE * costs.smoothness() * np.eye(costs.d)
         return System(blocks, self.problem.edges, scaling.a, scaling.b, scaling.w.T)
 
     def _direction(

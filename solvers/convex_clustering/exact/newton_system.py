@@ -18,12 +18,12 @@ from corsage.core.arrays import Floats
 from corsage.solvers.convex_clustering.exact.edges import Edges
 from corsage.solvers.convex_clustering.exact.sparse_factor import Solve
 
-DENSE, FILL = 1500, 100_000_000
+DENSE, MOST_FILL = 1500, 100_000_000
 """Unknowns up to which the matrix is dense, and entries of a sparse factor that are accepted."""
 LIMIT = 500
 """Steps of conjugate gradients."""
 TINY = 1e-100
-DAMPING, MORE = 1e-13, 1e3
+DIAGONAL_SHARE, DAMPING_GROWTH = 1e-13, 1e3
 """The share of the diagonal's mean that is added to it, and its growth when a factor fails."""
 
 
@@ -51,7 +51,7 @@ class System:
         """True if a factor is affordable."""
         return small(self.edges, self.blocks.shape[1])
 
-    def factored(self, damping: float = DAMPING) -> Solve:
+    def factored(self, damping: float = DIAGONAL_SHARE) -> Solve:
         """The solution for any right side, by a factor; damped by a share of the mean diagonal."""
         d = self.blocks.shape[1]
         return self._sparse(damping) if affordable(self.edges, d) else self._dense(damping)
@@ -86,7 +86,7 @@ class System:
             factor, failed = dpotrf(matrix.T, lower=0, clean=0)  # the transpose is LAPACK's order
             if not failed:
                 return partial(_solved, factor)
-            damping = max(MORE * damping, DAMPING * float(diagonal.mean()))
+            damping = max(DAMPING_GROWTH * damping, DIAGONAL_SHARE * float(diagonal.mean()))
         return _nowhere
 
     def _sparse(self, damping: float) -> Solve:
@@ -103,13 +103,13 @@ class System:
             solve = pattern.factored(cross, own + damping * np.eye(d))
             if solve is not None:
                 return solve
-            damping = max(MORE * damping, DAMPING * mean)
+            damping = max(DAMPING_GROWTH * damping, DIAGONAL_SHARE * mean)
         return _nowhere
 
     def _iterative(self, g: Floats, tolerance: float) -> Floats:
         """Conjugate gradients, preconditioned with the diagonal blocks."""
         own, d = self.diagonal(), g.shape[1]
-        own += DAMPING * float(np.trace(own, axis1=1, axis2=2).mean()) / d * np.eye(d)
+        own += DIAGONAL_SHARE * float(np.trace(own, axis1=1, axis2=2).mean()) / d * np.eye(d)
         inverse = np.asarray(np.linalg.inv(own), np.float64)
         x, r = np.zeros_like(g), -g
         y = _times(inverse, r)
@@ -156,7 +156,7 @@ def small(edges: Edges, d: int) -> bool:
 
 def affordable(edges: Edges, d: int) -> bool:
     """True if a sparse factor is affordable."""
-    return edges.sparse and (edges.narrow(d) or edges.fill * d**2 <= FILL)
+    return edges.sparse and (edges.narrow(d) or edges.fill * d**2 <= MOST_FILL)
 
 
 def _times(blocks: Floats, p: Floats) -> Floats:

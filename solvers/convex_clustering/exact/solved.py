@@ -22,7 +22,7 @@ from corsage.solvers.convex_clustering.exact.interior import Interior, suits
 from corsage.solvers.convex_clustering.exact.shrinking import shrinking
 from corsage.solvers.convex_clustering.exact.ssnal import Solver
 
-FEW = 300
+FEW_CLUSTERS = 300
 """Clusters up to which a partition is tried before the interior-point method."""
 
 
@@ -77,7 +77,7 @@ def _solved(problem: Problem, begin: Beginning, tolerance: float) -> Found:
     if not suits(problem):
         return Solver(problem, begin.x, begin.mu, finish, begin.warm).run(begin.guesses)
     for labels in begin.guesses:
-        few = labels.max() < FEW
+        few = labels.max() < FEW_CLUSTERS
         if few and finish.tries(labels, begin.x, begin.mu, np.inf):
             return finish.found(0)
     if isinstance(problem.costs, PointCosts):

@@ -23,17 +23,17 @@ from corsage.solvers.convex_clustering.exact.fusion import candidates
 
 SIGMA, WARM = 1.0, 30.0
 """The first sigma, as a multiple of curvature/degree, from nothing and from known duals."""
-GROWTH, FAST, EASY = 3.0, 8.0, 4
+SIGMA_GROWTH, FAST, EASY = 3.0, 8.0, 4
 """By how much sigma grows, and after at most so many Newton steps."""
 INNER = 0.1
 """The users' part of the gap, as a share of the edges' part, that ends the inner iteration."""
-OUTER, NEWTON = 60, 30
+OUTER, INNER_STEPS = 60, 30
 """Limits of outer iterations and of Newton steps in one."""
-SMALL, EARLY = 500, 1e-3
+SMALL_PROBLEM, EARLY_GAP = 500, 1e-3
 """Clusters and relative gap up to which a partition is tried before the gap is closed."""
 SHARP = 1e-13
 """The gradient that is only rounding, as a share of what pulls at a user."""
-MORE = 4
+OUTER_AFTER = 4
 """Outer iterations with the gap closed in which models that are fused exactly are looked for."""
 
 
@@ -64,7 +64,7 @@ class Solver:
         for labels in guesses:
             if self.finish.tries(labels, self.x, self.mu, np.inf):
                 return self.finish.found(self.steps)
-        problem, last, left = self.problem, set[bytes](), MORE
+        problem, last, left = self.problem, set[bytes](), OUTER_AFTER
         sigma = WARM if self.warm else SIGMA
         sigma *= self.finish.curvature / float(problem.edges.degrees.mean())
         for _ in range(OUTER):
@@ -73,7 +73,7 @@ class Solver:
             closed = relative <= self.finish.tolerance
             guesses = candidates(problem.edges, term.z, term.fused)
             for place, labels in enumerate(guesses):
-                small = labels.max() < SMALL and relative < EARLY
+                small = labels.max() < SMALL_PROBLEM and relative < EARLY_GAP
                 settled = small and labels.tobytes() in last
                 ripe = closed and (small or not place)
                 if (ripe or settled) and self.finish.tries(labels, self.x, self.mu, spread):
@@ -84,7 +84,7 @@ class Solver:
                 if left == 0:
                     return self.finish.found(self.steps)
             last = {labels.tobytes() for labels in guesses}
-            sigma *= FAST if steps <= EASY else GROWTH
+            sigma *= FAST if steps <= EASY else SIGMA_GROWTH
         self.finish.offer(self.x, self.mu)
         return self.finish.found(self.steps)
 
@@ -104,6 +104,6 @@ class Solver:
             return slack(place.x, gradient, blocks) <= INNER * max(edges, least)
 
         method = Newton(self.problem.costs, self.problem.edges, envelope)
-        done, steps = method.run(self.x, enough, NEWTON)
+        done, steps = method.run(self.x, enough, INNER_STEPS)
         self.x, self.mu, self.steps = done.x, done.term.slope, self.steps + steps
         return envelope(done.z), steps, float(edge_terms(done.z, self.mu, radius).sum())

@@ -18,7 +18,7 @@ import numpy as np
 from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import DataError, ModelError
 from corsage.solvers.convex_clustering.exact.certificate import Problem, edge_terms, feasible
-from corsage.solvers.convex_clustering.exact.checks import LARGEST, number, points, shaped
+from corsage.solvers.convex_clustering.exact.checks import LARGEST_NUMBER, number, points, shaped
 from corsage.solvers.convex_clustering.exact.costs import Costs, PointCosts, user_terms
 from corsage.solvers.convex_clustering.exact.edges import Edges, norms
 from corsage.solvers.convex_clustering.exact.finish import Found, met
@@ -186,7 +186,7 @@ def gap(
     mu is cut to |mu_ij| <= lam w_ij first. Infinite where a user has no minimum.
     """
     costs = costs_of(losses)
-    problem = problem_of(costs, number(lam, "lambda", most=LARGEST), weights)
+    problem = problem_of(costs, number(lam, "lambda", most=LARGEST_NUMBER), weights)
     x = shaped(x, "models", (costs.n, costs.d))
     mu = shaped(mu, "duals", (len(problem.edges), costs.d))
     return problem.gap(x, feasible(mu, problem.radius))

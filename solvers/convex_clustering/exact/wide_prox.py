@@ -28,17 +28,17 @@ from scipy.sparse.csgraph import connected_components
 from corsage.core.arrays import Floats, Ints
 
 TOLERANCE = 1e-8
-STEPS, POLISH = 400, 400
+PROX_STEPS, POLISH = 400, 400
 """Limits of steps on all users, and on the models of one partition."""
 SMOOTH = 1e-6
 """Distances in the weights are rounded off at this share of the largest: products know 1e-8."""
-NEAR = (1e-2, 1e-3, 1e-4)
+NEAR_SHARES = (1e-2, 1e-3, 1e-4)
 """Users at most so far from each other, as a share of the largest distance, may be one cluster."""
 EVERY = 4
 """Steps between two looks at the near users."""
 PROMISING = 1e-3
 """A partition whose means have a larger gap is not looked at any closer."""
-STILL = 1e-14
+STANDSTILL = 1e-14
 TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -63,7 +63,7 @@ class Fused:
         return np.asarray(self.models[self.labels])
 
 
-NONE = Fused(np.zeros((0, 0)), np.zeros(0, np.int64), np.inf)
+NO_FUSION = Fused(np.zeros((0, 0)), np.zeros(0, np.int64), np.inf)
 
 
 def wide_prox(
@@ -106,7 +106,7 @@ class Search:
     a: Floats
     pulls: Floats
     known: dict[bytes, tuple[Floats, float]] = field(default_factory=dict)
-    best: Fused = NONE
+    best: Fused = NO_FUSION
     bound: float = -np.inf
 
     @cached_property
@@ -118,7 +118,7 @@ class Search:
         """Steps from Y on until the gap is closed, or the best of all if it never is."""
         n = len(self.a)
         one, alone, trail = np.ones(n), np.arange(n), [y]
-        for step in range(STEPS):
+        for step in range(PROX_STEPS):
             length = np.sqrt(distances(y) ** 2 + (SMOOTH * self.scale) ** 2)
             y = balanced(self.a, one, self.pulls / length)
             gaps, value = distances(y), self._value(y, alone)
@@ -186,7 +186,7 @@ class Search:
         sizes, points = np.bincount(labels).astype(np.float64), means(self.a, labels)
         if len(sizes) == 1:
             return points
-        pulls, still = self._between(labels), STILL * self.scale
+        pulls, still = self._between(labels), STANDSTILL * self.scale
         trail = [models]
         for _ in range(POLISH):
             gaps = distances(models)
@@ -209,7 +209,7 @@ class Search:
 
 def merged(gaps: Floats, scale: float) -> Iterator[Ints]:
     """Partitions in which near users are one cluster, the fewest clusters first."""
-    for near in NEAR:
+    for near in NEAR_SHARES:
         count, labels = connected_components(gaps <= near * scale, directed=False)
         if count == len(gaps):
             return

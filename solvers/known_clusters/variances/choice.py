@@ -1,7 +1,7 @@
 """The choice of the covariances' shapes: by the likelihood of users that were left out.
 
-Users are dealt into `FOLDS`. Covariances are fitted without one fold, and judged by the restricted
-likelihood of that fold's data given those of all others:
+Users are dealt into `CHOICE_FOLDS`. Covariances are fitted without one fold, and judged by the
+restricted likelihood of that fold's data given those of all others:
 
     -2 log p(fold | rest) = deviance(all) - deviance(rest), at the covariances fitted to the rest.
 
@@ -25,21 +25,23 @@ from corsage.solvers.known_clusters.tree import Tree
 from corsage.solvers.known_clusters.variances.scoring import BLIND, GAIN, Fitted, Scoring
 from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, FULL, ONE, Shape
 
-FOLDS = 5
-MOST_USERS = 2000
+CHOICE_FOLDS = 5
+MOST_DRAWN = 2000
 """Of more, these are drawn to choose by."""
-WIDE = 30
+MOST_FULL = 30
 """With more coefficients than these a full covariance, of hundreds of numbers, is not tried."""
 MOST_APART = 50
 """With more clusters than these the users of each have no variance of their own."""
 LEAST_APART = 10
 """Nor where they have fewer users than these on average: a size of so few is mostly chance."""
-LEAST = 1e-2
+LIFTED_SHARE = 1e-2
 """The start of a variance that was found to be 0, as a share of the largest, or in all."""
-ENDLESS = "the search for its most likely numbers has not come to an end"
+NO_END = "the search for its most likely numbers has not come to an end"
 EXPLAINED = "its likelihood has no top: with no noise at all it explains these few records a user"
 DEAR = "what it gains is less than its numbers cost (AIC)"
-FEW = "there are no more units than coefficients, so there would be directions without variance"
+FEW_UNITS = (
+    "there are no more units than coefficients, so there would be directions without variance"
+)
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def chosen(
     Users are dealt, and drawn where they are many, by their random `keys` (n,). Of wider shapes the
     fit to everybody must come to where following the slope gains less than `flat`.
     """
-    some = np.sort(np.argsort(keys, kind="stable")[:MOST_USERS])
+    some = np.sort(np.argsort(keys, kind="stable")[:MOST_DRAWN])
     small = part(tree, some)
     tried = tried_shapes(small, dealt(small.levels[0].parent, keys[some]), varies)
     while True:
@@ -95,7 +97,7 @@ def chosen(
         found = Scoring(grouped(tree, near.shapes), near.shapes).fitted(near.x)
         if simplest or found.gain < flat:
             return replace(found, first=max(found.first, near.first)), tried
-        tried = [replace(o, refused=ENDLESS) if o.fitted is near else o for o in tried]
+        tried = [replace(o, refused=NO_END) if o.fitted is near else o for o in tried]
 
 
 def tried_shapes(tree: Tree, fold: Ints, varies: Ints) -> list[Judged]:
@@ -106,7 +108,7 @@ def tried_shapes(tree: Tree, fold: Ints, varies: Ints) -> list[Judged]:
     shapes = equal_shapes(tree, ONE, varies)
     if too_few(tree, fold):
         found = Scoring(grouped(tree, shapes), shapes).fitted(None)
-        return [Judged(shapes, found, np.zeros(FOLDS))]
+        return [Judged(shapes, found, np.zeros(CHOICE_FOLDS))]
     tried = [judged(tree, fold, shapes)]
     for place in range(len(shapes)):
         now = best(tried)
@@ -122,7 +124,7 @@ def too_few(tree: Tree, fold: Ints) -> bool:
     """True if nothing can be fitted without the users of some fold."""
     if tree.sigma2 is not None:
         return len(fold) == 1
-    left = tree.records - np.bincount(fold, tree.counts, FOLDS)
+    left = tree.records - np.bincount(fold, tree.counts, CHOICE_FOLDS)
     return bool(left.min() <= tree.users.b.shape[1])
 
 
@@ -134,7 +136,7 @@ def equal_shapes(tree: Tree, kind: str, varies: Ints) -> tuple[Shape, ...]:
 def wider(shapes: tuple[Shape, ...], place: int) -> Iterator[tuple[Shape, ...]]:
     """One level's shape with more numbers."""
     r = len(shapes[place].varies)
-    for kind in (DIAGONAL, FULL) if r <= WIDE else (DIAGONAL,):
+    for kind in (DIAGONAL, FULL) if r <= MOST_FULL else (DIAGONAL,):
         if r > 1:
             yield (*shapes[:place], replace(shapes[place], kind=kind), *shapes[place + 1 :])
 
@@ -157,16 +159,16 @@ def judged(tree: Tree, fold: Ints, shapes: tuple[Shape, ...], near: Fitted | Non
     start = started(near, shapes) if near else None
     found = Scoring(whole, shapes).fitted(start, enough=BLIND if near else GAIN)
     if near and not found.converged:
-        return Judged(shapes, refused=ENDLESS)
+        return Judged(shapes, refused=NO_END)
     if near and near.deviance - found.deviance < 2 * (numbers(shapes) - numbers(near.shapes)):
         return Judged(shapes, refused=DEAR)
     folds = list[float]()
-    for number in range(FOLDS):
+    for number in range(CHOICE_FOLDS):
         rest = Scoring(part(whole, np.flatnonzero(fold != number)), shapes).fitted(
             found.x, enough=BLIND
         )
         if near and not rest.converged:
-            return Judged(shapes, refused=ENDLESS)
+            return Judged(shapes, refused=NO_END)
         folds.append(left_out(whole, rest))
     return Judged(shapes, found, np.array(folds))
 
@@ -186,9 +188,9 @@ def hopeless(tree: Tree, fold: Ints, shapes: tuple[Shape, ...]) -> str:
     """The reason not to fit shapes at all, in words; empty: there is none."""
     pairs = zip(shapes, tree.levels, strict=True)
     if any(one.kind == FULL and len(at.parent) <= len(one.varies) for one, at in pairs):
-        return FEW
+        return FEW_UNITS
     if shapes[0].kind == FULL and tree.sigma2 is None:
-        rests = [part(tree, np.flatnonzero(fold != number)) for number in range(FOLDS)]
+        rests = [part(tree, np.flatnonzero(fold != number)) for number in range(CHOICE_FOLDS)]
         return "" if all(bounded(rest, len(shapes[0].varies)) for rest in rests) else EXPLAINED
     return ""
 
@@ -222,7 +224,7 @@ def lifted(root: Floats) -> Floats:
     """A root (d, r) whose variances are above 0: from 0 no slope leads away."""
     d = len(root)
     covariance = root @ root.T
-    floor = LEAST * max(float(np.diag(covariance).max()), LEAST)
+    floor = LIFTED_SHARE * max(float(np.diag(covariance).max()), LIFTED_SHARE)
     return np.asarray(np.linalg.cholesky(covariance + floor * np.eye(d)), np.float64)
 
 
@@ -244,5 +246,5 @@ def part(tree: Tree, users: Ints) -> Tree:
 def dealt(cluster: Ints, keys: Floats) -> Ints:
     """Each user's fold: those of a cluster in turn, in the order of their keys (n,)."""
     fold = np.empty(len(cluster), np.int64)
-    fold[np.lexsort((keys, cluster))] = np.arange(len(cluster)) % FOLDS
+    fold[np.lexsort((keys, cluster))] = np.arange(len(cluster)) % CHOICE_FOLDS
     return fold

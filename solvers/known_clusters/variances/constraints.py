@@ -15,7 +15,7 @@ import numpy as np
 from corsage.core.arrays import Floats
 from corsage.solvers.known_clusters.variances.shapes import Shape
 
-NONE = 1e-5
+NO_DEVIATION = 1e-5
 """A deviation that is a smaller share of sigma is 0: a million records would not tell it."""
 CLOSEST = 8.0
 """atanh of the correlation beyond which it is 1."""
@@ -85,7 +85,7 @@ class Deviation:
 
     def bounds(self, z: Floats) -> tuple[float, float]:
         """From no variance upwards."""
-        return float(np.log(NONE) + z[-1] / 2), np.inf
+        return float(np.log(NO_DEVIATION) + z[-1] / 2), np.inf
 
     @property
     def rows(self) -> slice:
@@ -105,7 +105,7 @@ class Deviation:
     def value(self, z: Floats) -> float:
         """The log; -inf of a variance that is 0."""
         size = self.length(z[self.rows])[0]
-        return float(np.log(size) + z[-1] / 2) if size > NONE else -np.inf
+        return float(np.log(size) + z[-1] / 2) if size > NO_DEVIATION else -np.inf
 
     def slope(self, z: Floats) -> Floats:
         """The slope of the log in z."""

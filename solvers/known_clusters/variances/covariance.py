@@ -14,7 +14,7 @@ from corsage.core.arrays import Floats
 from corsage.solvers.known_clusters.mixed_model import shrunk
 from corsage.solvers.known_clusters.partial import Partial
 
-FLAT = 1e-10
+FLAT_CURVATURE = 1e-10
 """A curvature below this, in units in which each coefficient's own is 1, is none."""
 
 
@@ -44,7 +44,7 @@ def unknown(p: Floats) -> Floats:
     length = np.sqrt(np.maximum(np.diagonal(p), 0.0))
     unit = 1 / np.where(length > 0, length, 1.0)
     values, vectors = np.linalg.eigh(unit[:, None] * p * unit)
-    return np.asarray(unit[:, None] * vectors[:, values <= FLAT])
+    return np.asarray(unit[:, None] * vectors[:, values <= FLAT_CURVATURE])
 
 
 def prediction(a: Floats, gamma: Floats, centre: Floats) -> tuple[Floats, Floats]:

@@ -10,12 +10,12 @@ from corsage.core.arrays import Floats
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree
 from corsage.solvers.known_clusters.variances.choice import equal_shapes, grouped
-from corsage.solvers.known_clusters.variances.constraints import NONE as SMALLEST
+from corsage.solvers.known_clusters.variances.constraints import NO_DEVIATION
 from corsage.solvers.known_clusters.variances.scoring import Fitted, Scoring
 from corsage.solvers.known_clusters.variances.shapes import Shape
 from corsage.solvers.known_clusters.variances.uncertainty import Likely
 
-NONE = 1e-12
+NO_VARIANCE_SHARE = 1e-12
 """A variance below this share of the level's is none, all of them in standard units."""
 
 
@@ -106,7 +106,8 @@ class CovarianceFit:
 
 def sized(covariance: Floats) -> Floats:
     """A level's covariance over sigma^2; 0 if it is what a search that ended at 0 has left."""
-    return covariance if covariance.max(initial=0.0) > SMALLEST**2 else np.zeros_like(covariance)
+    there = covariance.max(initial=0.0) > NO_DEVIATION**2
+    return covariance if there else np.zeros_like(covariance)
 
 
 def level_name(place: int) -> str:
@@ -123,7 +124,7 @@ def correlation(covariance: Floats, one: int, other: int) -> float:
 def none(covariance: Floats, number: int, sizes: Floats) -> bool:
     """True if a coefficient does not vary, whatever its unit is; `sizes`: `CovarianceFit.sizes`."""
     own = np.diag(covariance) / np.square(sizes)
-    return bool(own[number] <= NONE * own.sum())
+    return bool(own[number] <= NO_VARIANCE_SHARE * own.sum())
 
 
 def again(

@@ -25,30 +25,30 @@ from corsage.solvers.known_clusters.variances.shapes import FULL, Shape
 
 CUTOFF = 3.841458820694124
 """Of chi^2 with one degree of freedom: 95%."""
-NEAR = 1e-4
+NEAR_CUTOFF = 1e-4
 """An end is found when the deviance is that close to the cutoff."""
-ENOUGH = 1e-7
+PROFILE_GAIN = 1e-7
 """A step that would gain less is not taken."""
-STUCK = 1e-2
+STUCK_GAIN = 1e-2
 """A search that ends where a step would still gain more has found nothing."""
-STEPS, TRIES = 100, 25
+PROFILE_STEPS, PROFILE_TRIES = 100, 25
 FURTHEST = 14.0
 """log of how many times an estimate an end may be; with less it is 0."""
-UNKNOWN = 3.0
+UNKNOWN_END = 3.0
 """log sigma less this is tried first for the upper end of a variance of 0."""
 LOWER = 1e-3
 """A profile that falls this far below the likeliest has no interval."""
-SINGULAR, LIFT = 1e-6, 1e-3
+SINGULAR_ROOT, LIFT = 1e-6, 1e-3
 """A root that is 0 in some direction is lifted before a search: no slope leads away from there."""
 JUMP = 1e-6
 """Share of the way to an end that is no distance: where a profile rises over less, it jumps."""
-LEVEL = 0.1
+LEVEL_RISE = 0.1
 """A rise of the deviance's root below which its slope says nothing of where it ends."""
 WIDEST_LOG = 600.0
 """log sigma^2 beyond which there are no numbers."""
 DIFFERENCE = 1e-5
 """Of numbers, for the curvature of the restricted likelihood."""
-FLAT, OPEN = 1e-4, 1e-3
+UNTOLD_CURVATURE, OPEN_CHANGE = 1e-4, 1e-3
 """A direction with less curvature than this share of the largest is not told by the data; and the
 change of a number's log along it that leaves the number open."""
 
@@ -147,10 +147,10 @@ class Profile:
             guess = u + sign * step
         else:
             ends, step = [-np.inf, np.inf], 1.0
-            guess = float(y[-1]) / 2 - UNKNOWN
+            guess = float(y[-1]) / 2 - UNKNOWN_END
         low, high = self.constraint.bounds(self.start)
         limit = max(u - FURTHEST, low) if sign < 0 else min(guess + FURTHEST, high)
-        for _ in range(TRIES):
+        for _ in range(PROFILE_TRIES):
             guess = sign * min(sign * guess, sign * limit)
             found = self.best(y, guess)
             if found is None:
@@ -159,7 +159,7 @@ class Profile:
             gap, y = spot.deviance - self.least, spot.z
             if gap < -LOWER:
                 return None
-            if abs(gap - CUTOFF) < NEAR:
+            if abs(gap - CUTOFF) < NEAR_CUTOFF:
                 return guess
             if gap < CUTOFF and guess == limit:
                 return sign * np.inf
@@ -186,17 +186,17 @@ class Profile:
         if now is None:
             return None
         damping = 1e-3
-        for _ in range(STEPS):
+        for _ in range(PROFILE_STEPS):
             free, along = self.constraint.slopes(now.z, u)
             slope, curvature = self.surface.local(now)
             after, damping, gain = stepped(
                 lambda move, z=now.z: self.surface.at(self.constraint.place(z + move, u)),  # type: ignore[misc]
-                now, free.T @ slope, free.T @ curvature @ free, damping, ENOUGH,
+                now, free.T @ slope, free.T @ curvature @ free, damping, PROFILE_GAIN,
             )  # fmt: skip
             if after is None:
                 break
             now = after
-        return (now, float(slope @ along)) if gain < STUCK else None
+        return (now, float(slope @ along)) if gain < STUCK_GAIN else None
 
 
 def jumps(u: float, ends: Sequence[float]) -> bool:
@@ -212,7 +212,7 @@ def following(
     """The next value to look at, given the deviance, its rise outwards, and what is known."""
     inside, outside = ends
     above = float(np.sqrt(max(gap, 0.0)))
-    told = rise > 0 and above > LEVEL
+    told = rise > 0 and above > LEVEL_RISE
     wanted = (np.sqrt(CUTOFF) - above) * 2 * above / rise if told else np.inf
     if np.isfinite(outside):
         near = sign * (outside - u) if gap < CUTOFF else sign * (inside - u)
@@ -227,7 +227,7 @@ def lifted(shape: Shape, x: Floats) -> Floats:
     root = np.tensordot(x[: shape.inner], shape.basis, 1)
     own = (root @ root.T)[np.ix_(shape.varies, shape.varies)]
     values = np.linalg.eigvalsh(own)
-    if values[0] > SINGULAR * values[-1] > 0 and values[-1] > SINGULAR * LIFT:
+    if values[0] > SINGULAR_ROOT * values[-1] > 0 and values[-1] > SINGULAR_ROOT * LIFT:
         return x
     inner = np.zeros((shape.d, shape.d))
     floor = LIFT * max(float(values[-1]), LIFT)
@@ -318,7 +318,7 @@ class Errors:
 
     def _of(self, value: float, slope: Floats) -> float | None:
         """Of a number whose log has this slope; None if the data leave it open."""
-        if self.covariance is None or np.abs(slope @ self.flat).max(initial=0.0) > OPEN:
+        if self.covariance is None or np.abs(slope @ self.flat).max(initial=0.0) > OPEN_CHANGE:
             return None
         return float(value * np.sqrt(max(float(slope @ self.covariance @ slope), 0.0)))
 
@@ -333,9 +333,9 @@ class Errors:
         scale = 1 / np.sqrt(np.maximum(np.diag(hessian), 1e-300))
         inner = scale[:, None] * (hessian + hessian.T) / 2 * scale
         values, vectors = np.linalg.eigh(inner)
-        if not np.isfinite(values).all() or values[0] < -np.sqrt(FLAT):
+        if not np.isfinite(values).all() or values[0] < -np.sqrt(UNTOLD_CURVATURE):
             return None
-        told = values > FLAT
+        told = values > UNTOLD_CURVATURE
         own = scale[:, None] * vectors[:, ~told]  # of the numbers themselves
         self.flat = own / np.maximum(np.linalg.norm(own, axis=0), 1e-300)
         parts = vectors[:, told] / np.sqrt(values[told])

@@ -21,10 +21,10 @@ RATIOS: Floats = np.concatenate([[0.0], np.geomspace(1e-6, 1e6, 19)])
 GOLDEN = (5**0.5 - 1) / 2
 NARROWINGS = 26
 """Golden sections between neighbours there: tau to 5 digits."""
-CLOSE, STEP = 1e-5, 0.05
+TAU_CLOSE, TAU_STEP = 1e-5, 0.05
 """log tau is that close where places are compared, as the deviance is flat there; and so far apart
 are the points of a parabola."""
-REACH = 2
+TAU_REACH = 2
 """From a place to the next one the best tau stays among so many neighbours to each side."""
 FALLS = 1e-7
 """A deviance that falls by less stands still."""
@@ -114,8 +114,8 @@ class Profile:
         """
         if self.ld.shape[1] == 1:
             return 0.0, self.value(0.0)
-        first = self._parabola(tau, STEP) if tau > 0 else None
-        found = self._parabola(first, STEP / 10) if first else None
+        first = self._parabola(tau, TAU_STEP) if tau > 0 else None
+        found = self._parabola(first, TAU_STEP / 10) if first else None
         return (found, self.value(found)) if found else self.searched(tau)
 
     def _parabola(self, tau: float, step: float) -> float | None:
@@ -137,7 +137,7 @@ class Profile:
             lambda log: self.value(np.exp(log)),
             bounds=np.log(np.maximum(ends, RATIOS[1])),
             method="bounded",
-            options={"xatol": CLOSE},
+            options={"xatol": TAU_CLOSE},
         )
         if values[best] <= found.fun:
             return float(RATIOS[which[best]]), values[best]
@@ -147,7 +147,7 @@ class Profile:
         """Neighbours of tau among `RATIOS`, the best of them not at an end, if there are more."""
         last = len(RATIOS) - 1
         middle = int(np.searchsorted(RATIOS, tau))
-        which = [i for i in range(middle - REACH, middle + REACH) if 0 <= i <= last]
+        which = [i for i in range(middle - TAU_REACH, middle + TAU_REACH) if 0 <= i <= last]
         values = [self.value(RATIOS[i]) for i in which]
         while (best := int(np.argmin(values))) in (0, len(which) - 1):
             new = which[0] - 1 if best == 0 else which[-1] + 1

@@ -3,8 +3,8 @@
 In the hierarchical linear model of Lyu et al. 2022, (5.1), the best strengths are gamma_j = 1/s_j^2
 and lambda_j = 1/sb^2 (Theorem 5.1): the variances of the users around w_j, and of the w_j. The
 likelihood needs four sums a cluster for each rho_j = s_j^2/sigma^2 that is tried. So users answer
-once, for all rho of a `GRID`. They are smooth enough in rho to be read between its values, so the
-server then finds the best rho_j, sigma^2 and sb^2 among all numbers (`fit`). As P_j and q_j are
+once, for all rho of a `RHO_GRID`. They are smooth enough in rho to be read between its values, so
+the server then finds the best rho_j, sigma^2 and sb^2 among all numbers (`fit`). As P_j and q_j are
 among the sums it has w_j, too: one round for variances and centres.
 """
 
@@ -31,14 +31,14 @@ from corsage.solvers.known_clusters.mixed_model import (
 from corsage.solvers.known_clusters.variances.covariance import Covariances, covariances
 from corsage.solvers.known_clusters.variances.ratios import Close, Profile
 
-GRID: Floats = np.concatenate([[0.0], np.geomspace(1e-4, 1e2, 24)])
+RHO_GRID: Floats = np.concatenate([[0.0], np.geomspace(1e-4, 1e2, 24)])
 """rho: none, and from 1e-4 to 100 by factors of 1.82, for features of a size of about 1.
 
 Between them the sums are known to 5e-5; with 18 values it is 5e-4, and variances to no 3 digits.
 """
-TIED: Floats = np.array(np.inf)
+ONE_CLUSTER: Floats = np.array(np.inf)
 """lambda of a single cluster, whose centre is the middle."""
-ZOOMS, NEAR = 6, 9
+ZOOMS, ZOOM_VALUES = 6, 9
 """Times that rho is looked for between its neighbours, and the number of values between them."""
 
 
@@ -94,7 +94,7 @@ def level_sums(
     counts: Ints,
     cluster: Ints,
     k: int,
-    grid: Floats = GRID,
+    grid: Floats = RHO_GRID,
     varies: Floats | None = None,
 ) -> RemlSums:
     """The sums of a node's users: A_i = X_i'X_i, b_i = X_i'y_i, yy_i = y_i'y_i, m_i records.
@@ -234,6 +234,7 @@ def _search(
     at = np.arange(len(picks)), picks
     best, found, sigma2 = (float(part[0]) for part in near.at(picks).best())
     lam = _inverse(best) if varies is None else np.where(varies > 0, _inverse(best), np.inf)
+    tie = _rows(lam, len(picks)) if len(picks) > 1 else ONE_CLUSTER
     return Variances(
         sigma2=sigma2,
         user=sigma2 * rows[at],
@@ -244,7 +245,7 @@ def _search(
         common=common,
         grid=sums.grid,
         squares=sums.trace / records,
-        covariances=covariances(level.p[at], _rows(lam, len(picks)) if len(picks) > 1 else TIED),
+        covariances=covariances(level.p[at], tie),
     )
 
 
@@ -260,8 +261,8 @@ def _around(row: Floats, pick: int) -> Floats:
     """
     low, high = row[max(pick - 1, 0)], row[min(pick + 1, len(row) - 1)]
     if low > 0:
-        return np.geomspace(low, high, NEAR)
-    return np.concatenate([[0.0], np.geomspace(row[max(pick, 1)], high, NEAR - 1)])
+        return np.geomspace(low, high, ZOOM_VALUES)
+    return np.concatenate([[0.0], np.geomspace(row[max(pick, 1)], high, ZOOM_VALUES - 1)])
 
 
 def refined_grid(found: Variances) -> Floats:

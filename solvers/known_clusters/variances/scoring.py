@@ -28,22 +28,22 @@ BLIND = 1e-6
 """Below this gain rounding of the deviance may hide it: steps are trusted."""
 TOLD = 1e-10
 """Slopes tell this gain from none, whatever rounding leaves of a large deviance."""
-NEAR = 100.0
+NEAR_GAIN = 100.0
 """Below this gain levels above very many users are settled: a deviance's fall is no way off."""
-STEPS = 200
-WIDEST = 1e12
+SCORING_STEPS = 200
+MOST_DAMPING = 1e12
 """Damping beyond which no step is left."""
 WIDEST_ROOT = 1e4
 """Users that differ a hundred million times as much as records: rounding hides what is beyond."""
-MOVES = 5
+LAST_MOVES = 5
 """So many last moves correct the curvature."""
 ALIKE = 1e-3
 """A slope that changes by a smaller share of what the curvature says corrects nothing."""
 START: Floats = np.geomspace(1e-4, 1e2, 13)
 """Variances over sigma^2 of all levels where the search begins: the best of these."""
-WIDE = 40
+FACTORED = 40
 """With more numbers than these a factor is faster than eigenvalues."""
-FLAT = 1e-9
+NO_CURVATURE = 1e-9
 """Directions with less curvature, in numbers of equal curvature, are none."""
 
 
@@ -133,7 +133,7 @@ class Scoring:
     def fitted(
         self,
         x: list[Floats] | None = None,
-        steps: int = STEPS,
+        steps: int = SCORING_STEPS,
         fixed: Bools | None = None,
         enough: float = GAIN,
     ) -> Fitted:
@@ -148,12 +148,12 @@ class Scoring:
             slope, curvature = self.local(now)
             if fixed is not None:
                 slope, curvature = held(slope, curvature, fixed)
-            path = [*path[-MOVES:], (np.concatenate(now.x), slope)]
+            path = [*path[-LAST_MOVES:], (np.concatenate(now.x), slope)]
             curvature = corrected(curvature, path)
             after, damping, gain = self.step(now, slope, curvature, damping)
             first = gain if number == 0 else first
             if after is not None:
-                now = after if gain > NEAR or fixed is not None else self.settled_above(after)
+                now = after if gain > NEAR_GAIN or fixed is not None else self.settled_above(after)
             if gain < enough or after is None:
                 break
         return Fitted(self.shapes, now.x, now.found, gain, first)
@@ -235,7 +235,7 @@ def stepped(
     move, gain = solved(slope, curvature, 0.0)
     if gain < enough:
         return None, damping, gain
-    while damping < WIDEST:
+    while damping < MOST_DAMPING:
         move, expected = solved(slope, curvature, damping)
         after = tried(move)
         fall = now.deviance - after.deviance if after else -np.inf
@@ -319,10 +319,10 @@ def solved(slope: Floats, curvature: Floats, damping: float) -> tuple[Floats, fl
     raised = curvature + np.diag(damping * size + floor)
     scale = 1 / np.sqrt(np.diag(raised).clip(floor))
     alike = scale[:, None] * raised * scale
-    if len(slope) > WIDE and (move := factored(alike, scale * slope)) is not None:
+    if len(slope) > FACTORED and (move := factored(alike, scale * slope)) is not None:
         return -scale * move, float(move @ (scale * slope) / 2)
     values, vectors = np.linalg.eigh(alike)
-    told = values > FLAT  # sizes of groups have a direction in which nothing changes
+    told = values > NO_CURVATURE  # sizes of groups have a direction in which nothing changes
     along = np.where(told, vectors.T @ (scale * slope), 0.0)
     safe = np.where(told, values, 1.0)
     return -scale * (vectors @ (along / safe)), float(np.sum(along**2 / safe) / 2)
@@ -333,7 +333,7 @@ def factored(matrix: Floats, slope: Floats) -> Floats | None:
     from scipy.linalg import cho_solve
 
     try:
-        np.linalg.cholesky(matrix - FLAT * np.eye(len(slope)))
+        np.linalg.cholesky(matrix - NO_CURVATURE * np.eye(len(slope)))
         factor = np.linalg.cholesky(matrix)
     except np.linalg.LinAlgError:
         return None

@@ -35,9 +35,9 @@ from corsage.solvers.known_clusters.variances.shared_rows import (
 
 CODE = 4.0
 """The cost of a user's cluster for each log k: the code, and as much again."""
-MOVES = 20
+MOST_MOVES = 20
 """Times that all users may move."""
-FINAL = 2
+REFITTED = 2
 """Partitions whose variances are found anew."""
 
 
@@ -79,7 +79,7 @@ def groups(rows: Rows, propose: Propose) -> Groups:
         if labels.max() and labels.tobytes() not in seen:
             score = scored(level, labels, float(rows.records.sum()))
             seen[labels.tobytes()] = score, source, labels
-    for _, source, labels in sorted(seen.values(), key=lambda found: found[0])[:FINAL]:
+    for _, source, labels in sorted(seen.values(), key=lambda found: found[0])[:REFITTED]:
         k = int(labels.max()) + 1
         shared = fit(rows, labels, k)
         gain = one.deviance - shared.deviance - CODE * n * float(np.log(k))
@@ -103,7 +103,7 @@ def total(level: Level, labels: Ints) -> Level:
 
 def settled(level: Level, labels: Ints, one: Shared) -> Ints:
     """The partition when every user is where its rows are explained best, w_j given."""
-    for _ in range(MOVES):
+    for _ in range(MOST_MOVES):
         whole = total(level, labels)
         w = drawn_to(whole.p, whole.q, one.rho, one.wbar)
         cost = np.stack([costs(level, centre) for centre in w], 1)

@@ -28,15 +28,15 @@ from corsage.core.arrays import Floats, Ints
 
 DECADES = 4.0
 """rho and tau are looked for so many powers of ten around what weighs both sides equally."""
-CLOSE = 0.05
+RHO_CLOSE = 0.05
 """Powers of ten to which rho is found; the likelihood is flat around its maximum."""
-AT_ONCE = 32
+INVERTED_AT_ONCE = 32
 """Users whose matrices are inverted together."""
-SLACK = 1e-6
+SINGLE_SLACK = 1e-6
 """The share of the trace that rounding to single precision may take from an eigenvalue."""
-LOOSE = 1e-3
+EXPLAINED_SLACK = 1e-3
 """By how much it may let more be explained than there is."""
-OPEN = 1e-10
+OPEN_SHARE = 1e-10
 """A share of the largest eigenvalue; what is below is left open by the rows of all users."""
 
 
@@ -88,14 +88,14 @@ class Shared:
 
 def possible(rows: Rows) -> NDArray[np.bool_]:
     """The users (n,) whose sums can be of data: A_i and yy_i - b_i' A_i^+ b_i are not negative."""
-    ridge = SLACK * np.einsum("nii->n", np.abs(rows.a))
+    ridge = SINGLE_SLACK * np.einsum("nii->n", np.abs(rows.a))
     found = np.zeros(len(rows.a), bool)
     for some in pieces(len(rows.a)):
         m = torch.from_numpy(rows.a[some] + ridge[some, None, None] * np.eye(rows.a.shape[1]))
         factor, wrong = torch.linalg.cholesky_ex(m)
         b = torch.from_numpy(rows.b[some])
         explained = torch.linalg.solve_triangular(factor, b, upper=False).square().sum((1, 2))
-        limit = torch.from_numpy((1 + LOOSE) * rows.yy[some])
+        limit = torch.from_numpy((1 + EXPLAINED_SLACK) * rows.yy[some])
         found[some] = ((wrong == 0) & (explained <= limit)).numpy()
     return found
 
@@ -128,17 +128,17 @@ def clusters_at(rows: Rows, cluster: Ints, k: int, rho: float) -> Level:
 
 def pieces(n: int) -> Iterator[slice]:
     """Users in groups whose matrices fit into memory."""
-    return (slice(at, at + AT_ONCE) for at in range(0, n, AT_ONCE))
+    return (slice(at, at + INVERTED_AT_ONCE) for at in range(0, n, INVERTED_AT_ONCE))
 
 
 def deviance(level: Level, records: float) -> tuple[float, float, Floats]:
     """-2 log restricted likelihood of sums over all clusters, the best sigma^2, and wbar."""
     values, vectors = np.linalg.eigh(level.p)
-    sound = values > OPEN * values[-1]
+    sound = values > OPEN_SHARE * values[-1]
     slopes = (vectors.T @ level.q)[sound]
     wbar = vectors[:, sound] @ (slopes / values[sound, None])
     free = level.q.shape[-1] * (records - sound.sum())
-    square = max(float(level.yy - np.sum(level.q * wbar)), OPEN * float(level.yy))
+    square = max(float(level.yy - np.sum(level.q * wbar)), OPEN_SHARE * float(level.yy))
     outputs = level.q.shape[-1]
     log_det = outputs * (float(level.ld) + np.log(values[sound]).sum())
     return free * (1 + np.log(2 * np.pi * square / free)) + log_det, square / free, wbar
@@ -161,7 +161,7 @@ def best_tau(level: Level, records: float) -> float:
 
     scale = weight(level.p)
     found = minimize_scalar(
-        lambda x: at(10.0**x / scale), bounds=(-DECADES, DECADES), options={"xatol": CLOSE}
+        lambda x: at(10.0**x / scale), bounds=(-DECADES, DECADES), options={"xatol": RHO_CLOSE}
     )
     tau = 10.0 ** float(found.x) / scale
     return tau if at(tau) < at(0.0) else 0.0
@@ -185,7 +185,7 @@ def fit(rows: Rows, cluster: Ints, k: int) -> Shared:
         return deviance(middle(level, tau), records)[0], tau, level
 
     found = minimize_scalar(
-        lambda x: profile(x)[0], bounds=(-DECADES, DECADES), options={"xatol": CLOSE}
+        lambda x: profile(x)[0], bounds=(-DECADES, DECADES), options={"xatol": RHO_CLOSE}
     )
     x = float(found.x)
     _, tau, level = profile(x)
@@ -197,7 +197,7 @@ def fit(rows: Rows, cluster: Ints, k: int) -> Shared:
         w=drawn_to(level.p, level.q, tau, wbar),
         wbar=wbar,
         deviance=at,
-        at_boundary=abs(x) > DECADES - 2 * CLOSE,
+        at_boundary=abs(x) > DECADES - 2 * RHO_CLOSE,
     )
 
 

@@ -15,7 +15,7 @@ from corsage.solvers.known_clusters.variances.scoring import Fitted
 from corsage.solvers.known_clusters.variances.shapes import FULL, ONE
 
 RECORDS = "records"
-LONG = 700_000
+LONG_WORK = 700_000
 """Work that intervals may take unless they are asked for: some seconds (`work`)."""
 FULL_TIMES = 8
 """Factor of the steps that a full covariance takes."""

@@ -44,7 +44,7 @@ from corsage.strategies.known_clusters.coins.conversation import (
     evaluations_of,
 )
 from corsage.strategies.known_clusters.coins.schedule import CoinSchedule, hierarchy_of
-from corsage.strategies.rounds.algorithm import AT_ONCE
+from corsage.strategies.rounds.algorithm import EVALUATED_AT_ONCE
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding
@@ -190,7 +190,7 @@ class CoinMethod(Strategy[K, S]):
         """The same, some cohorts at a time."""
         shown = self.server.shown
         cohorts = self.clusters.of_evaluation(self.state.clusters, options)
-        return evaluations_of(self.job, cohorts, shown, options, AT_ONCE)
+        return evaluations_of(self.job, cohorts, shown, options, EVALUATED_AT_ONCE)
 
     def user_clusters(self, row: str) -> dict[str, str]:
         """Each user's known cluster."""

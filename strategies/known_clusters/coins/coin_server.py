@@ -30,10 +30,10 @@ from corsage.strategies.rounds.turns import Script
 S = TypeVar("S", bound=CoinState)
 CONSTANTS = Number("smoothness", low=0.0), Number("convexity")
 """L and mu of a cohort, where they are known."""
-REACH = "reach"
+REACH_METRIC = "reach"
 STEEP = 1e3
 """Losses are too steep for the others' steps, in units of the median a sample."""
-FAR = 1e8
+DIVERGED = 1e8
 """A model this far out, in units of the first round's, has diverged; in that round, in units of
 the model that it began with: one user's lie must not take the others so far.
 """
@@ -103,13 +103,13 @@ class CoinServer(Generic[S]):
 
         That must not be far out.
         """
-        return Number(REACH, low=0.0, high=self.far), GRADIENT_STEPS
+        return Number(REACH_METRIC, low=0.0, high=self.far), GRADIENT_STEPS
 
     @property
     def far(self) -> float:
         """The reach beyond which models are too far out."""
         begin = max(float(np.linalg.norm(self.state.model)), 1.0)
-        return min(FAR * (self.state.reach or begin), LARGEST_SQUARE)
+        return min(DIVERGED * (self.state.reach or begin), LARGEST_SQUARE)
 
     def fault(self, rows: Arrays) -> str:
         """A mean of models is not further out than one of them may be, whatever its reach says."""
@@ -119,7 +119,7 @@ class CoinServer(Generic[S]):
 
     def heard(self, answers: list[Answer]) -> list[Answer]:
         """Answers, of which the reach is noted."""
-        self.reaches += [answer.metrics[REACH] for answer in answers]
+        self.reaches += [answer.metrics[REACH_METRIC] for answer in answers]
         return answers
 
     def count(self, cohorts: list[Cohort], trips: int, down: int, up: int) -> None:
@@ -144,7 +144,7 @@ class StepCheck:
         """
         settings = self.state.settings
         long = settings.eta > settings.safe or not self.job.convex
-        far = [why for why in replies.dropped.values() if why.startswith(f"{REACH} is")]
+        far = [why for why in replies.dropped.values() if why.startswith(f"{REACH_METRIC} is")]
         lost = [why for why in replies.dropped.values() if long and "not finite" in why]
         if far + lost and 2 * len(far + lost) >= cohorts:
             self._fail()

@@ -14,9 +14,9 @@ from corsage.core.arrays import Arrays, Floats
 from corsage.solvers.known_clusters.mixed_model import unpack
 
 STEEPEST = 2.0
-ROUNDING = 1e-6
+MATRIX_ROUNDING = 1e-6
 """The share of a matrix that may be rounding."""
-AT_ONCE = 8192
+LOOKED_AT_ONCE = 8192
 """Users whose matrices are looked at at once."""
 
 
@@ -29,10 +29,12 @@ def step_fault(rows: Arrays, gamma: Floats, users: int) -> str:
     p = unpack(rows["sums"][:-d], d)
     if not semidefinite(p):
         return "its sums cannot be: P is not positive semi-definite"
-    if np.isfinite(gamma).all() and not semidefinite(np.diag(users * gamma * (1 + ROUNDING)) - p):
+    if np.isfinite(gamma).all() and not semidefinite(
+        np.diag(users * gamma * (1 + MATRIX_ROUNDING)) - p
+    ):
         return "its sums cannot be: P is larger than gamma"
     em = rows.get("em", np.zeros(1))
-    if (em < -ROUNDING * np.abs(em).max()).any():
+    if (em < -MATRIX_ROUNDING * np.abs(em).max()).any():
         return "its sums cannot be: squares or spreads are negative"
     return ""
 
@@ -41,7 +43,7 @@ def likelihood_fault(rows: Arrays, records: int, users: int) -> str:
     """The sums of `RemlSums` of so many records and users."""
     if rows["records"] != records or rows["users"] != users:
         return f"its sums cannot be: they are not of {records} records of {users} users"
-    yy, least = rows["yy"], -ROUNDING * abs(float(rows["yy"][0]))
+    yy, least = rows["yy"], -MATRIX_ROUNDING * abs(float(rows["yy"][0]))
     if (yy < least).any() or (rows["ld"] < 0).any() or rows["trace"] < 0:
         return "its sums cannot be: some that are of squares are negative"
     if not semidefinite(unpack(rows["p"], rows["q"].shape[-1])):
@@ -56,8 +58,8 @@ def quadratic_fault(rows: Arrays, d: int, exact: bool, counts: Sequence[int]) ->
     No loss curves more than `STEEPEST` times as much as the squared one.
     """
     known = np.asarray(counts, np.float64)
-    for first in range(0, len(rows["sums"]), AT_ONCE):
-        some = slice(first, first + AT_ONCE)
+    for first in range(0, len(rows["sums"]), LOOKED_AT_ONCE):
+        some = slice(first, first + LOOKED_AT_ONCE)
         if why := _quadratic_fault(rows["sums"][some], d, exact, known[some]):
             return why
     return ""
@@ -73,8 +75,8 @@ def _quadratic_fault(sums: Floats, d: int, exact: bool, counts: Floats) -> str:
     if not semidefinite(alike(whole)):
         return "its sums cannot be: they are of no squares"
     records = a[:, -1, -1][: len(counts)]
-    most = counts * (1 + ROUNDING) * (1 if exact else STEEPEST)
-    wrong = (records > most) | (exact & (records < counts * (1 - ROUNDING)))
+    most = counts * (1 + MATRIX_ROUNDING) * (1 if exact else STEEPEST)
+    wrong = (records > most) | (exact & (records < counts * (1 - MATRIX_ROUNDING)))
     if wrong.any():
         return f"its sums cannot be: they are not of {counts[np.argmax(wrong)]:.0f} records"
     return ""
@@ -88,7 +90,7 @@ def summary_fault(rows: Arrays, most: int) -> str:
         return "its summary cannot be: squares, ranks or errors are negative"
     for name in ("known", "shrinkage"):
         values = rows.get(name, np.zeros(1))
-        if (values < -ROUNDING).any() or (values > 1 + ROUNDING).any():
+        if (values < -MATRIX_ROUNDING).any() or (values > 1 + MATRIX_ROUNDING).any():
             return f"its summary cannot be: {name} is not from 0 to 1"
     return ""
 
@@ -100,7 +102,7 @@ def semidefinite(p: Floats) -> bool:
         return False
     with np.errstate(over="ignore"):
         shifted = p / np.where(scale > 0.0, scale, 1.0)[..., None, None]
-        shifted += ROUNDING * np.eye(p.shape[-1])
+        shifted += MATRIX_ROUNDING * np.eye(p.shape[-1])
     if not (np.abs(shifted) <= 2.0).all():
         return False
     try:

@@ -1,4 +1,4 @@
-"""How the users' arrays become one: their mean, or by `robust` an average that bad ones cannot own.
+"""The average of the users' arrays: their mean, or by `robust` one that bad users cannot own.
 
 The rules are those of core/robust.py. Under a rule every user's array comes as a row, also from a
 node that hosts several, and is compared with what was sent to it. An average of fewer users than
@@ -23,15 +23,14 @@ from corsage.core.configuration.key_groups import RobustKeys
 from corsage.core.errors import ConfigError
 from corsage.core.messages.replies import Replies
 from corsage.core.registry import attached
-from corsage.strategies.rounds.means.cluster_means import cluster_means
-from corsage.strategies.rounds.means.rows import user_weights
+from corsage.strategies.rounds.means.user_rows import cluster_means, user_weights
 
 if TYPE_CHECKING:
     from corsage.strategies.rounds.job import Job
 
-ROUNDS = 10
+ROUNDS_OF_NORMS = 10
 """Rounds whose norms count for C."""
-FEWEST = 3
+FEWEST_USERS = 3
 """Two users cannot outvote one."""
 
 
@@ -41,20 +40,21 @@ class Averaging:
     Parameters
     ----------
     job : whose users they are.
+
+    Attributes
+    ----------
+    keys : the rule.
+    on : whether there is one, and not the mean.
     """
 
     def __init__(self, job: Job) -> None:
-        self.job = job
-
-    @property
-    def keys(self) -> RobustKeys:
-        """The rule."""
-        return self.job.config.robust
+        self.job, self.keys = job, job.config.robust
+        self.on = self.keys.on
 
     def check(self, strategy: str, unprotected: str) -> None:
         """ConfigError if the rule would do nothing, or other than what it says."""
-        keys, name = self.keys, self.keys.robust
-        if not keys.on:
+        name = self.keys.robust
+        if not self.on:
             return
         if unprotected:
             raise ConfigError(f"robust={name}: not for strategy={strategy}: {unprotected}.")
@@ -67,7 +67,7 @@ class Averaging:
 
     def check_enough(self, users: int) -> None:
         """ConfigError if all users of the first round are too few for the rule."""
-        if not self.keys.on or self.job.progress.round:
+        if not self.on or self.job.progress.round:
             return
         keep, most = self.keys.krum_keep, users - bad_of(self.keys, users)
         if self.keys.robust == "krum" and keep > most:
@@ -86,7 +86,7 @@ class Averaging:
 
         `sent` has what the users were sent, or zeros where they send a change.
         """
-        if not self.keys.on or not replies.users:
+        if not replies.users:
             return replies
         config = self.job.config
         weights = user_weights(replies, config.train.weighting, config.federation.max_share)
@@ -105,14 +105,14 @@ class Averaging:
         self, name: str, rows: Array, labels: Sequence[int], weights: Floats, origins: Array
     ) -> Array:
         """The average over the users of each cluster; without any it has its row of `origins`."""
-        if not self.keys.on:
+        if not self.on:
             return cluster_means(rows, labels, weights, origins)
-        found, own = origins.copy(), np.asarray(labels, np.int64)
-        limit = self._limit(name, rows, origins[own])
-        for cluster in np.unique(own):
-            mine = own == cluster
-            found[cluster] = self._average(rows[mine], weights[mine], origins[cluster], limit)
-        return found
+        means, picked = origins.copy(), np.asarray(labels, np.int64)
+        limit = self._limit(name, rows, origins[picked])
+        for cluster in np.unique(picked):
+            mine = picked == cluster
+            means[cluster] = self._average(rows[mine], weights[mine], origins[cluster], limit)
+        return means
 
     def _average(self, rows: Array, weights: Floats, origin: Array, limit: float) -> Array:
         keys, n = self.keys, len(rows)
@@ -145,21 +145,21 @@ class Averaging:
             return self.keys.limit
         updates = self.job.updates
         now = float(np.median(attached("robust").lengths(rows, origin)))
-        lengths = [*updates.lengths.get(name, []), now][-ROUNDS:]
+        lengths = [*updates.lengths.get(name, []), now][-ROUNDS_OF_NORMS:]
         updates.lengths = {**updates.lengths, name: lengths}
         return middle(lengths)
 
 
 def bad_of(keys: RobustKeys, users: int) -> int:
-    """How many of so many users may be bad: the share, rounded down, but at least one."""
+    """The number of bad users among so many: the share, rounded down, but at least one."""
     return max(int(keys.robust_share * users + 1e-9), 1)
 
 
 def needed(keys: RobustKeys, users: int) -> int:
-    """How many users an average of so many needs."""
+    """The number of users that an average of so many needs."""
     bad = bad_of(keys, users)
     if keys.robust == "krum":
         return 2 * bad + 3
     if keys.robust == "clip" and keys.clip_norm != "median":
         return 1
-    return max(2 * bad + 1, FEWEST) if keys.robust == "trimmed-mean" else FEWEST
+    return max(2 * bad + 1, FEWEST_USERS) if keys.robust == "trimmed-mean" else FEWEST_USERS

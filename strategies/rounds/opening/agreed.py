@@ -54,35 +54,35 @@ class Agreed:
         self.preparation, self.shape = preparation, (len(preparation.features),)
         self.num_classes = len(preparation.classes) or self.num_classes
 
-    def mismatch(self, said: Introduction) -> str:
+    def mismatch(self, guest: Introduction) -> str:
         """The reason why a node's data do not fit the model, if they do not."""
-        if said.users and self.preparation:
-            found = table_mismatch(self.preparation, said) or self._other_labels(said)
-            return found or self._too_large(said)
-        if said.users and said.table:
+        if guest.users and self.preparation:
+            found = table_mismatch(self.preparation, guest) or self._other_labels(guest)
+            return found or self._too_large(guest)
+        if guest.users and guest.table:
             return "it has a table, the others have not"
-        if said.users and said.shape != self.shape:
-            return f"its samples have shape {said.shape}, the others' {self.shape}"
-        return self._other_labels(said) or self._other_frozen(said) or self._too_large(said)
+        if guest.users and guest.shape != self.shape:
+            return f"its samples have shape {guest.shape}, the others' {self.shape}"
+        return self._other_labels(guest) or self._other_frozen(guest) or self._too_large(guest)
 
-    def _too_large(self, said: Introduction) -> str:
+    def _too_large(self, guest: Introduction) -> str:
         """The reason why a model is more than a node allows, before anything is sent there."""
-        if not (said.users and said.most):
+        if not (guest.users and guest.most):
             return ""
-        network, users = self._network(self.shape, self.num_classes), len(said.users)
+        network, users = self._network(self.shape, self.num_classes), len(guest.users)
         size = network.whole.stop if network else 0
-        if size > said.most:
-            return too_large(size, said.most)
-        space = MODELS_ROOM * said.most
-        return too_many(size, users, said.most, MODELS_ROOM) if size * users > space else ""
+        if size > guest.most:
+            return too_large(size, guest.most)
+        space = MODELS_ROOM * guest.most
+        return too_many(size, users, guest.most, MODELS_ROOM) if size * users > space else ""
 
-    def _other_frozen(self, said: Introduction) -> str:
+    def _other_frozen(self, guest: Introduction) -> str:
         """The reason why a node's frozen part does not fit, if it says one."""
-        if not said.frozen:
+        if not guest.frozen:
             return ""
-        network = self._network(said.shape, said.num_classes)
+        network = self._network(guest.shape, guest.num_classes)
         here = network.vector.fixed.fingerprint if network else ""
-        return other_frozen(said.frozen, here) if here != said.frozen else ""
+        return other_frozen(guest.frozen, here) if here != guest.frozen else ""
 
     def _network(self, shape: tuple[int, ...], num_classes: int) -> Network | None:
         """The model for such samples, if there can be one; why not is said elsewhere."""
@@ -93,18 +93,18 @@ class Agreed:
         except ModelError:
             return None
 
-    def _other_labels(self, said: Introduction) -> str:
+    def _other_labels(self, guest: Introduction) -> str:
         """The reason why a node's labels do not fit the model, if they do not."""
-        if said.users and not fitting(said.num_classes, self.num_classes):
-            return f"it has {labels(said.num_classes)}, the model {labels(self.num_classes)}"
+        if guest.users and not fitting(guest.num_classes, self.num_classes):
+            return f"it has {labels(guest.num_classes)}, the model {labels(self.num_classes)}"
         return ""
 
 
-def table_mismatch(preparation: Preparation, said: Introduction) -> str:
+def table_mismatch(preparation: Preparation, guest: Introduction) -> str:
     """The reason why a node's table is not what was agreed on, if it is not."""
-    if not said.table:
+    if not guest.table:
         return "it has no table, the others have"
-    return str(attached("tables").misfit(preparation, said.table))
+    return str(attached("tables").misfit(preparation, guest.table))
 
 
 def majority(guests: Sequence[Introduction]) -> tuple[tuple[int, ...], int]:

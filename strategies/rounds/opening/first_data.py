@@ -25,6 +25,7 @@ def check_data(job: Job) -> None:
         job.members.reception.adopt(preparation, built.num_classes)
     check_same(job)
     agreed.num_classes = built.num_classes
+    vars(job).pop("task", None)  # nothing that tasks say changes any more
     job.members.roster.reclaim()  # a resumed run remembers whose ids are
     if job.members.devices is not None:
         job.members.devices.number = job.progress.round

@@ -303,7 +303,7 @@ def test_clusters_of_a_path_that_are_wrong_are_taken_apart(lam, monkeypatch):
 
 def test_where_it_gets_stuck_the_other_method_goes_on(monkeypatch):
     taken, (a, edges) = methods(monkeypatch), moons()
-    monkeypatch.setattr("corsage.solvers.convex_clustering.exact.interior.STEPS", 4)
+    monkeypatch.setattr("corsage.solvers.convex_clustering.exact.interior.INTERIOR_STEPS", 4)
     found = fit(a, 0.1, edges)
     assert found.certified and taken == ["Interior", "Solver"]
 

@@ -19,10 +19,10 @@ from corsage.solvers.convex_clustering.couplings import Clusters, Penalty
 from corsage.solvers.convex_clustering.exact.edges import Edges
 from corsage.solvers.convex_clustering.exact.sum_of_norms import fit
 from corsage.solvers.convex_clustering.partitions import (
-    GLOBAL,
     KMEANS,
     LAMBDA,
-    LOCAL,
+    ONE_MODEL,
+    OWN_MODELS,
     along_path,
     k_means,
     named_alike,
@@ -54,7 +54,7 @@ USERS = 6
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half as many lambda along a path, of the same length: each is a problem of its own."""
-    monkeypatch.setattr(selection, "GRID", 15)
+    monkeypatch.setattr(selection, "MODELS_GRID", 15)
     monkeypatch.setattr(selection, "COARSE", 8)
 
 
@@ -139,7 +139,7 @@ def test_three_clusters_are_found_and_their_models_are_refitted() -> None:
 def test_where_there_are_no_clusters_none_are_found(drawn: Drawn) -> None:
     users, _, edges = asked(drawn)
     found = choose_for_clusters(users, edges)
-    assert found.chosen.kind in (GLOBAL, LOCAL, MODELS)
+    assert found.chosen.kind in (ONE_MODEL, OWN_MODELS, MODELS)
     assert any(each.clusters > 1 for each in found.candidates if each.kind == LAMBDA)
 
 
@@ -178,7 +178,7 @@ def test_one_user_and_two_users_have_models(users: int) -> None:
     for own in (drawn, alike)[:users]:  # one user is like itself
         batched, _, edges = asked(own)
         found = choose_for_clusters(batched, edges)
-        assert found.chosen.kind in (GLOBAL, LOCAL, MODELS)
+        assert found.chosen.kind in (ONE_MODEL, OWN_MODELS, MODELS)
         assert found.models.shape == (users, 3) and np.isfinite(found.models).all()
         assert choose_for_models(asked(own)[0], edges).lam > 0
 
@@ -197,7 +197,7 @@ def made(kind: str, losses: list[float], clusters: int = 1) -> Candidate:
 
 
 def test_clusters_must_be_better_than_both_ends_by_more_than_chance() -> None:
-    one, own = made(GLOBAL, [1.0, 1.2, 1.1, 0.9]), made(LOCAL, [1.5] * 4, 4)
+    one, own = made(ONE_MODEL, [1.0, 1.2, 1.1, 0.9]), made(OWN_MODELS, [1.5] * 4, 4)
     soft = made(MODELS, [1.0, 1.15, 1.1, 0.95], 4)
     sure = made(KMEANS, [0.8, 1.0, 0.85, 0.7], 2)
     lucky = made(LAMBDA, [0.2, 1.3, 1.3, 1.2], 3)
@@ -212,7 +212,7 @@ def test_clusters_must_be_better_than_both_ends_by_more_than_chance() -> None:
 
 
 def test_of_models_along_the_path_that_do_as_well_the_least_pulled_are_taken() -> None:
-    one, own = made(GLOBAL, [2.0, 2.2, 2.1, 1.9]), made(LOCAL, [2.5, 2.4, 2.6, 2.5], 4)
+    one, own = made(ONE_MODEL, [2.0, 2.2, 2.1, 1.9]), made(OWN_MODELS, [2.5, 2.4, 2.6, 2.5], 4)
     losses = [
         [1.5, 1.6, 1.4, 1.5], [1.0, 1.2, 1.1, 0.9], [1.1, 1.1, 1.0, 1.05], [1.3, 1.5, 1.4, 1.2],
     ]  # fmt: skip
@@ -230,9 +230,9 @@ def test_clusters_of_the_path_have_one_number_in_all_folds() -> None:
     assert {count: labels.max() + 1 for count, labels in found.items()} == {2: 2, 3: 3}
     assert np.array_equal(found[3], np.repeat([0, 1, 2], 4))
     assert shown_at(path, found[3]) == 2 and shown_at(path, np.arange(12)) is None
-    wanted = {None: {(GLOBAL, 1): one_cluster(12)} | {(LAMBDA, k): v for k, v in found.items()}}
-    wanted[CROSS[0]] = {(GLOBAL, 1): one_cluster(12), (LAMBDA, 2): found[2]}
-    wanted[CROSS[1]] = {(GLOBAL, 1): one_cluster(12)}
+    wanted = {None: {(ONE_MODEL, 1): one_cluster(12)} | {(LAMBDA, k): v for k, v in found.items()}}
+    wanted[CROSS[0]] = {(ONE_MODEL, 1): one_cluster(12), (LAMBDA, 2): found[2]}
+    wanted[CROSS[1]] = {(ONE_MODEL, 1): one_cluster(12)}
     alike = named_alike(wanted)
     assert np.array_equal(alike[None][LAMBDA, 3], found[3])
     assert np.array_equal(alike[CROSS[0]][LAMBDA, 3], found[2])

@@ -25,7 +25,7 @@ from corsage.solvers.known_clusters.variances.laplace import (
 )
 from corsage.solvers.known_clusters.variances.ratios import Profile
 from corsage.solvers.known_clusters.variances.reml import (
-    GRID,
+    RHO_GRID,
     RemlSums,
     fit,
     level_sums,
@@ -53,7 +53,7 @@ def moments(x, y):
     return x.mT @ x, np.einsum("nmd,nm->nd", x, y), np.square(y).sum(1), np.full(len(x), x.shape[1])
 
 
-def sums_of(x, y, cluster=CLUSTER, grid=GRID):
+def sums_of(x, y, cluster=CLUSTER, grid=RHO_GRID):
     return level_sums(*moments(x, y), cluster, cluster.max() + 1, grid)
 
 
@@ -177,7 +177,7 @@ def test_variances_that_are_none():
     assert found.cluster == 0 and not found.user.any()
     assert np.isinf(found.gamma).all() and np.isinf(found.lam) and found.common
     assert np.ptp(found.centres.w, 0) == pytest.approx(0, abs=1e-12)
-    assert (refined_grid(found)[:, 1:] < GRID[1] * 1.001).all()
+    assert (refined_grid(found)[:, 1:] < RHO_GRID[1] * 1.001).all()
 
 
 def test_shares_count_features_by_their_size():
@@ -262,12 +262,12 @@ def test_sums_add_over_nodes_and_survive_the_wire():
     wire = [part.arrays() for part in split]
     assert all(len(array) == CLUSTERS for array in wire[0].values())
     added = {name: sum(part[name] for part in wire) for name in wire[0]}
-    for found in (total, RemlSums.from_arrays(added, GRID)):
+    for found in (total, RemlSums.from_arrays(added, RHO_GRID)):
         for part in dataclasses.fields(RemlSums):
             mine, reference = getattr(found, part.name), getattr(whole, part.name)
             assert mine == pytest.approx(reference), part.name
     with pytest.raises(ModelError, match="two grids"):
-        _ = whole + level_sums(*moments(x, y), cluster, CLUSTERS, 2 * GRID)
+        _ = whole + level_sums(*moments(x, y), cluster, CLUSTERS, 2 * RHO_GRID)
 
 
 def test_what_cannot_be_fitted_is_refused():

@@ -97,6 +97,6 @@ def test_the_centres_are_those_of_the_joint_problem() -> None:
 def test_pieces_of_users_are_all_users(monkeypatch: pytest.MonkeyPatch) -> None:
     data = drawn(4, 0.7)
     whole = fitted(data)
-    monkeypatch.setattr(shared_rows, "AT_ONCE", 3)
+    monkeypatch.setattr(shared_rows, "INVERTED_AT_ONCE", 3)
     pieces = fitted(data)
     assert pieces.deviance == pytest.approx(whole.deviance, abs=1e-9)

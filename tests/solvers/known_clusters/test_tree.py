@@ -20,7 +20,7 @@ from corsage.solvers.known_clusters.blocks import Sums
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree, levels_of
 from corsage.solvers.known_clusters.variances.choice import (
-    FOLDS,
+    CHOICE_FOLDS,
     apart,
     bounded,
     chosen,
@@ -171,10 +171,10 @@ def test_units_change_nothing(kind: str, sizes: list[float], shifts: list[float]
 def test_the_likelihood_of_users_that_are_left_out() -> None:
     """log p(fold | rest), from all records as one normal vector, wbar flat."""
     tree, fold = tree_of(DATA), dealt(DATA.own, np.random.default_rng(3).random(48))
-    assert (np.bincount(fold) >= 9).all() and len(np.bincount(fold)) == FOLDS
+    assert (np.bincount(fold) >= 9).all() and len(np.bincount(fold)) == CHOICE_FOLDS
     shapes = equal_shapes(tree, DIAGONAL, ALL)
     found = judged(tree, fold, shapes)
-    for number in range(FOLDS):
+    for number in range(CHOICE_FOLDS):
         rest = part(tree, np.flatnonzero(fold != number))
         assert found.fitted is not None
         own = Scoring(rest, shapes).fitted(found.fitted.x, enough=BLIND)

@@ -29,7 +29,7 @@ NONE = ConfigRecord()
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer lambda along a path: what is asked about one is asked about all."""
-    monkeypatch.setattr(selection, "GRID", 8)
+    monkeypatch.setattr(selection, "MODELS_GRID", 8)
     monkeypatch.setattr(selection, "COARSE", 5)
 
 

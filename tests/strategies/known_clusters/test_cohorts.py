@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corsage.app.nodes.node import hosted_together
-from corsage.app.nodes.work import Report, Worker, read_members, write_members
+from corsage.app.nodes.reporting import Report
+from corsage.app.nodes.work import Worker, read_members, write_members
 from corsage.clients.base import Got, Sent
 from corsage.clients.known_clusters.async_l2gd import AsyncL2GDClient
 from corsage.core.errors import ConfigError, NodeError

@@ -269,7 +269,7 @@ def test_estimated_variances_need_no_residuals_of_users(
 def test_a_table_of_very_many_users_is_left_to_files(
     numbers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inference, "MOST_NUMBERS", 48 * 3 - 1)
+    monkeypatch.setattr(inference, "MOST_ESTIMATES", 48 * 3 - 1)
     found = summary("mixed-model", numbers, **NUMBERS)
     assert found["users"] == {} and found["coefficients"]
     assert found["rows"]["too many for a table"].startswith("of 48 users in coefficients.csv")
@@ -332,7 +332,7 @@ def test_where_there_are_no_intervals_it_is_said(
 def test_intervals_that_take_long_are_left_out(
     numbers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_sums, "LONG", 100)
+    monkeypatch.setattr(own_sums, "LONG_WORK", 100)
     found = summary("mixed-model", numbers, **NUMBERS)
     assert "mixed-intervals=always" in found["rows"]["intervals"]
 

@@ -14,8 +14,8 @@ from corsage.core.arrays import Floats
 from corsage.core.configuration.config import Config
 from corsage.strategies import strategy_class
 from corsage.strategies.known_clusters.neighbours import (
-    GLOBAL,
-    LOCAL,
+    ONE_A_USER,
+    ONE_FOR_ALL,
     Beside,
     Neighbours,
     beside,
@@ -66,7 +66,7 @@ def test_they_are_the_methods_of_these_names(kind: str, tmp_path: Path) -> None:
     assert found.own == pytest.approx(result.summaries[0].loss.mean, rel=1e-9)
     for one in found.beside:
         _, theirs, _ = run(NAMES[one.neighbour.title], file, **keys)
-        if kind == "numbers" or one.neighbour is not LOCAL:  # classes may have no best local model
+        if kind == "numbers" or one.neighbour is not ONE_A_USER:  # classes may have none
             assert one.loss == pytest.approx(theirs.summaries[0].loss.mean, rel=1e-6)
         assert one.gap == pytest.approx(one.loss - found.own, abs=1e-9)
     _, without, _ = run("mixed-model", file, mixed_neighbours="never", **keys)
@@ -78,8 +78,8 @@ def test_what_is_better_is_named(tmp_path: Path) -> None:
     """Users that hardly differ, and a mixed model that was made to believe that they do."""
     file = written(tmp_path, 0.0)
     own = np.linspace(1.0, 2.0, 12)
-    better = beside(GLOBAL, own, own - 0.2 + 0.01 * np.sin(np.arange(12)))
-    noise = beside(LOCAL, own, own - 0.2 + 3.0 * np.sin(np.arange(12)))
+    better = beside(ONE_FOR_ALL, own, own - 0.2 + 0.01 * np.sin(np.arange(12)))
+    noise = beside(ONE_A_USER, own, own - 0.2 + 3.0 * np.sin(np.arange(12)))
     found = Neighbours(1.5, [noise, better])
     assert not noise.better and found.best is better
     assert "strategy=exact-global" in str(found.findings())
@@ -93,5 +93,5 @@ def test_given_strengths_have_none(tmp_path: Path) -> None:
 
 
 def test_differences_are_written_as_people_read_them() -> None:
-    assert Beside(GLOBAL, 1085.2, 804.4, 312.0).text == "1085.2 (+800, se 300)"
-    assert Beside(GLOBAL, 0.024412, -0.0022, 0.0031).text == "0.024412 (-0.0022, se 0.003)"
+    assert Beside(ONE_FOR_ALL, 1085.2, 804.4, 312.0).text == "1085.2 (+800, se 300)"
+    assert Beside(ONE_FOR_ALL, 0.024412, -0.0022, 0.0031).text == "0.024412 (-0.0022, se 0.003)"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
-from corsage.app.nodes.identity import SECRET, proof_of
+from corsage.app.states.state_dir import SECRET, proof_of
 from corsage.core.errors import DataError, Refused
 from corsage.core.known_devices import KnownDevices, Owner
 from corsage.core.messages.fields import columns_of

@@ -49,8 +49,8 @@ def unequal(config: Config) -> dict[str, str]:
 
 def said(config: Config) -> str:
     """A line on the work of compared strategies; empty where there is nothing to compare."""
-    own, names = unequal(config), config.run.strategy
-    if len(names) < 2 or len(own) == len(names):
+    keys, names = unequal(config), config.run.strategy
+    if len(names) < 2 or len(keys) == len(names):
         return ""
     if config.train.work != EQUAL:
         return "Work as set: each strategy takes the steps that its own keys say."
@@ -58,14 +58,14 @@ def said(config: Config) -> str:
     epochs = f"{train.work_epochs:g} epoch{'' if train.work_epochs == 1 else 's'} of"
     many = f"{train.local_steps}" if train.local_steps else epochs
     line = f"Equal work: {many} gradient steps a user and round"
-    others = [f"{name} ({why})" for name, why in own.items()]
+    others = [f"{name} ({why})" for name, why in keys.items()]
     if "local" in names and getattr(config.keys_of("local"), "local_always", False):
         others.append("local (in every round)")
     return f"{line}; but {', '.join(others)}." if others else f"{line}."
 
 
 def effort(name: str, train: TrainKeys, keys: Keys) -> float:
-    """What all epochs of a strategy's round are multiplied by."""
+    """The factor of all epochs of a strategy's round."""
     if train.work != EQUAL or not train.work_epochs:
         return 1.0
     own = strategy_class(name).epochs(train, keys)

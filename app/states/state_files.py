@@ -23,16 +23,16 @@ from corsage.core.errors import StateLost
 from corsage.core.files import write_atomically
 from corsage.core.rights import private_folder
 
-ENDING = ".safetensors"
-MARK = ".experiment"
+STATE_ENDING = ".safetensors"
+EXPERIMENT_FILE = ".experiment"
 """The file that says of which experiment the states in a folder are."""
 _STATE = re.compile(r"(0|[1-9][0-9]{0,18})\.safetensors")
 _MODEL = re.compile(r"model-[a-z0-9+-]{1,60}\.safetensors")
 """A user's whole predictor, of a row of the table."""
 _TORN = re.compile(r"\.([0-9]+|model-[a-z0-9+-]{1,60})\.safetensors\.[0-9a-f]{12}")
-TRIES = 3
+WRITE_TRIES = 3
 """How often a state is written that another worker clears away meanwhile."""
-ROWS = 4
+PREDICTORS = 4
 """Rows of the table of which a user has a predictor, at most: the oldest go first."""
 _DEVICES = "con|prn|aux|nul|com[0-9]|lpt[0-9]"
 _PLAIN = re.compile(rf"(?!(?:{_DEVICES})(?:\.|$))[a-z0-9_-](?:[a-z0-9._-]{{0,98}}[a-z0-9_-])?")
@@ -62,7 +62,7 @@ class Files:
         self._durable = durable
         self.on_new: Callable[[], None] = lambda: None
         with suppress(OSError):
-            os.utime(self.folder / MARK)  # it is in use
+            os.utime(self.folder / EXPERIMENT_FILE)  # it is in use
 
     def load(self, user: str, version: int) -> Arrays | None:
         """That version, None if it is not there. StateLost if it is damaged."""
@@ -86,7 +86,7 @@ class Files:
 
     def _write(self, path: Path, data: bytes) -> None:
         """Write a state; once more if a worker that was given the same message cleared it away."""
-        for _ in range(TRIES):
+        for _ in range(WRITE_TRIES):
             with suppress(FileNotFoundError):
                 write_atomically(path, data, self._durable, private=True)
                 return
@@ -94,7 +94,7 @@ class Files:
 
     def put(self, row: str, token: str, number: int, user: str, data: bytes) -> None:
         """Keep a user's whole predictor; the old one is there until the new one is whole."""
-        name = f"model-{row}{ENDING}"
+        name = f"model-{row}{STATE_ENDING}"
         if not _MODEL.fullmatch(name):
             raise ValueError(f"{row[:60]!r} cannot be part of a file's name")
         path = self._path(user, 0).with_name(name)
@@ -103,43 +103,43 @@ class Files:
         _clear(path.parent)
         write_atomically(path, data, self._durable, private=True)
         others = [one for one in predictors(path.parent) if one != path]
-        for old in others[ROWS - 1 :]:
+        for old in others[PREDICTORS - 1 :]:
             old.unlink(missing_ok=True)
 
     def users(self) -> list[str]:
-        """Who has a state here, by the names of their folders (see `safe_name`)."""
+        """The users that have a state here, by the names of their folders (see `safe_name`)."""
         if not self.folder.is_dir():
             return []
         return sorted(path.name for path in self.folder.iterdir() if _versions(path))
 
     def versions(self, user: str) -> list[int]:
-        """Which versions a user has here."""
+        """The versions that a user has here."""
         return sorted(_versions(self._path(user, 0).parent))
 
     def _begin(self) -> None:
         """The experiment's folder, and in it what tells of whom it is."""
         private_folder(self.folder)
-        if not (self.folder / MARK).exists():
+        if not (self.folder / EXPERIMENT_FILE).exists():
             text = json.dumps({"experiment": self._experiment})
-            write_atomically(self.folder / MARK, text, self._durable, private=True)
+            write_atomically(self.folder / EXPERIMENT_FILE, text, self._durable, private=True)
             self.on_new()
 
     def _path(self, user: str, version: int) -> Path:
-        return self.folder / safe_name(user) / f"{version}{ENDING}"
+        return self.folder / safe_name(user) / f"{version}{STATE_ENDING}"
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether a folder is an experiment's: it says so, or holds nothing but states."""
+    """True if a folder is an experiment's: it says so, or holds nothing but states."""
     if folder.is_symlink() or not folder.is_dir():
         return False
-    if (folder / MARK).is_file():
+    if (folder / EXPERIMENT_FILE).is_file():
         return True
     inside = [path for user in folder.iterdir() for path in _inside(user)]
     return bool(inside) and all(map(is_state, inside))
 
 
 def is_state(path: Path) -> bool:
-    """Whether a file is called as states are, or as what a killed write leaves."""
+    """True if a file is called as states are, or as what a killed write leaves."""
     return any(kind.fullmatch(path.name) for kind in (_STATE, _MODEL, _TORN))
 
 
@@ -152,7 +152,7 @@ def predictors(folder: Path) -> list[Path]:
 
 
 def _inside(path: Path) -> list[Path]:
-    """What is in a folder; a file is something else."""
+    """The content of a folder; a file is something else."""
     return list(path.iterdir()) if path.is_dir() and not path.is_symlink() else [path]
 
 

@@ -16,7 +16,7 @@ from flwr.app import Message
 
 from corsage.core.arrays import Arrays
 from corsage.core.messages.replies import Replies
-from corsage.strategies.rounds.evaluation import noted, options_of, round_over, tell
+from corsage.strategies.rounds.evaluations import noted, options_of, round_over, tell
 from corsage.strategies.rounds.loop import concluded, is_over, one_round, opened
 from corsage.strategies.rounds.opening.first_data import check_data
 from corsage.strategies.rounds.turns import Question, Script, Turn, again, answers
@@ -89,10 +89,11 @@ class Steps:
             self._ready, self._sent = turn.messages(), []
             if self._ready:
                 return None
-            found = turn.replies()
-            self._strategy.members.judge(found)
-            self._go_on(found)
-            return found
+            merged = turn.replies()
+            if (devices := self._strategy.members.devices) is not None:
+                devices.judge(merged)
+            self._go_on(merged)
+            return merged
         except BaseException:
             self.close()
             raise
@@ -116,7 +117,8 @@ class Steps:
         ):
             return None
         tell(strategy, "on_round_start", number + 1)
-        strategy.job.refresh()
+        if strategy.members.devices is not None:
+            strategy.job.refresh()
         return one_round(strategy)
 
     def _go_on(self, replies: Replies | None) -> None:
@@ -156,11 +158,12 @@ class Steps:
             return None
         strategy, (question, messages) = self._strategy, under_way
         question.answered(answers(messages, replies))
-        found = question.replies()
-        strategy.members.judge(found)
-        noted(strategy, self._options, question.down, question.tokens.values(), found)
-        self._end_round(found)
-        return found
+        evaluation = question.replies()
+        if strategy.members.devices is not None:
+            strategy.members.devices.judge(evaluation)
+        noted(strategy, self._options, question.down, question.tokens.values(), evaluation)
+        self._end_round(evaluation)
+        return evaluation
 
     def _end_round(self, evaluation: Replies | None) -> None:
         """Tell the callbacks of a round, and of the results after the last one."""

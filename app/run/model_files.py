@@ -14,13 +14,13 @@ from flwr.app import Context
 from corsage.app.output.summary import human_bytes
 from corsage.app.results.header import Header
 from corsage.app.results.rowfile import RowFile, joined
-from corsage.app.run.held import held
-from corsage.app.states.models import FOLDER, pieces_in, taken_from
+from corsage.app.run.server_models import held
+from corsage.app.states.pieces import FOLDER, pieces_in, taken_from
 from corsage.core.files import clear_temporaries, delete, sync_folder, write_atomically
 from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.delivery import Delivery
+from corsage.strategies.rounds.evaluations import Delivery
 
-ENDING = ".safetensors"
+MODEL_ENDING = ".safetensors"
 
 
 def write_models(strategy: Strategy[Any, Any], folder: Path) -> None:
@@ -31,44 +31,44 @@ def write_models(strategy: Strategy[Any, Any], folder: Path) -> None:
     if not folder.is_dir():
         return
     clear_temporaries(folder)
-    found = pieces_in(folder)
-    for row, pieces in of_rows(strategy, found).items():
-        target = folder / f"{row}{ENDING}"
+    left = pieces_in(folder)
+    for row, pieces in of_rows(strategy, left).items():
+        target = folder / f"{row}{MODEL_ENDING}"
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
         joined(head_of(strategy, strategy.deliveries[row], pieces), pieces, temporary)
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         temporary.replace(target)
         sync_folder(folder)
-    delete(*(path for paths in found.values() for path in paths))
+    delete(*(path for paths in left.values() for path in paths))
 
 
 def write_held(strategy: Strategy[Any, Any], folder: Path) -> None:
-    """What the server of a deployed run has of its users' models."""
+    """Write the users' models that the server of a deployed run has."""
     for row, delivery in strategy.deliveries.items():
         data = held(strategy, delivery)
-        write_atomically(folder / f"{row}{ENDING}", data, durable=True)
+        write_atomically(folder / f"{row}{MODEL_ENDING}", data, durable=True)
 
 
 def models_in_memory(
     strategy: Strategy[Any, Any], contexts: Iterable[Context]
 ) -> dict[str, RowFile]:
     """The same of a run without a folder, by the rows' names."""
-    found: dict[str, list[bytes]] = {}
+    left: dict[str, list[bytes]] = {}
     for context in contexts:
-        found |= taken_from(context)
+        left |= taken_from(context)
     return {
         row: RowFile(joined(head_of(strategy, strategy.deliveries[row], pieces), pieces, None))
-        for row, pieces in of_rows(strategy, found).items()
+        for row, pieces in of_rows(strategy, left).items()
     }
 
 
 def of_rows(
-    strategy: Strategy[Any, Any], found: Mapping[str, Sequence[Path | bytes]]
+    strategy: Strategy[Any, Any], left: Mapping[str, Sequence[Path | bytes]]
 ) -> dict[str, list[RowFile]]:
     """The pieces of each row that was delivered: those that answer its messages."""
     rows = {
-        row: [RowFile(piece) for token in delivery.tokens for piece in found.get(token, [])]
+        row: [RowFile(piece) for token in delivery.tokens for piece in left.get(token, [])]
         for row, delivery in strategy.deliveries.items()
     }
     return {row: pieces for row, pieces in rows.items() if pieces}

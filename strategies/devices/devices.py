@@ -151,16 +151,16 @@ class Devices:
     def judge(self, replies: Replies) -> None:
         """Note how the nodes behaved in a turn; where none replied, it was not theirs to do."""
         conduct, hosted, number = self.conduct, self.roster.hosted, self.number
-        there = set(replies.silent) - self.disconnected(replies)
+        silent = set(replies.silent) - self.disconnected(replies)
         bad = {*replies.silent, *replies.refused}
         self.missing = {user for node in bad for user in hosted(node)}
         if replies.answered or replies.refused:
-            for node in there:
+            for node in silent:
                 conduct.silent(hosted(node), self.mark(node), number)
-        for node in set(replies.refused) - there:
+        for node in set(replies.refused) - silent:
             conduct.refused(hosted(node), self.mark(node), number)
         if self.known.standings:
-            for node in {*replies.answered} - {*replies.refused} - there:
+            for node in {*replies.answered} - {*replies.refused} - silent:
                 conduct.alive(hosted(node))
         conduct.tell()
 

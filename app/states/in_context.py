@@ -1,4 +1,4 @@
-"""Personal states in a node's Flower context, which last as long as the node."""
+"""Personal states in a node's Flower context, which last as long as the node: without a folder."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 from flwr.app import ArrayRecord, Context
 
-from corsage.app.states.files import safe_name
 from corsage.app.states.shelf import Kept
+from corsage.app.states.state_files import safe_name
 from corsage.core.arrays import Arrays
 from corsage.core.messages.encoding import decode, encode
 
-OTHERS = 3
-"""Other experiments whose states stay in a memory that is their only place: those that take turns
-on one grid. The oldest go first."""
+OTHER_EXPERIMENTS = 3
+"""Other experiments whose states stay: those that take turns on one grid. The oldest go first."""
 
 
 class InContext:
@@ -23,16 +22,15 @@ class InContext:
     ----------
     context : the node's, whose `state` is used.
     experiment : whose states they are.
-    others : of so many other experiments, the newest, states stay; the rest is let go.
     """
 
-    def __init__(self, context: Context, experiment: str, others: int = 0) -> None:
+    def __init__(self, context: Context, experiment: str) -> None:
         self._records = context.state
         self._prefix = f"{safe_name(experiment)}/"
         self._versions: dict[str, set[int]] = {}
         known = dict.fromkeys(name.partition("/")[0] for name in reversed(list(self._records)))
         known.pop(safe_name(experiment), None)
-        gone = set(list(known)[others:])
+        gone = set(list(known)[OTHER_EXPERIMENTS:])
         for name in list(self._records):
             if name.startswith(self._prefix):
                 user, version = name.removeprefix(self._prefix).split("/")
@@ -57,11 +55,11 @@ class InContext:
             versions.add(version)
 
     def users(self) -> list[str]:
-        """Who has a state here, by names that are safe."""
+        """The users that have a state here, by names that are safe."""
         return sorted(self._versions)
 
     def versions(self, user: str) -> list[int]:
-        """Which versions a user has here."""
+        """The versions that a user has here."""
         return sorted(self._versions.get(safe_name(user), ()))
 
     def _key(self, name: str, version: int) -> str:

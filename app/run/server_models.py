@@ -1,4 +1,4 @@
-"""What the server of a deployed run holds of its users' models: of some methods all, or nothing."""
+"""Users' models that the server of a deployed run has itself: of some methods all, or none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from corsage.core.configuration.data_keys import BY_USER
 from corsage.core.errors import CorsageError
 from corsage.core.messages.wire import Task, decode_task
 from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.delivery import AUTO_BYTES, Delivery
+from corsage.strategies.rounds.evaluations import AUTO_BYTES, Delivery
 from corsage.strategies.rounds.outgoing import task_for
 
 
@@ -49,21 +49,21 @@ def held(strategy: Strategy[Any, Any], delivery: Delivery) -> bytes:
     client = client_class(strategy.name)(task, users, absent, job.network, [])
     client.states = absent
     models = models_of(strategy, delivery, client)
-    found = Arrays() if models is None else tensors(client.network, models, [*range(len(users))])
-    own = sum(array.nbytes for name, array in found.items() if name.startswith(USERS))
-    if own > {"auto": AUTO_BYTES, "none": 0}.get(strategy.config.run.keep_models, own):
-        found = Arrays()
-    found |= fixed(job.network) if found else {}
+    arrays = Arrays() if models is None else tensors(client.network, models, [*range(len(users))])
+    size = sum(array.nbytes for name, array in arrays.items() if name.startswith(USERS))
+    if size > {"auto": AUTO_BYTES, "none": 0}.get(strategy.config.run.keep_models, size):
+        arrays = Arrays()
+    arrays |= fixed(job.network) if arrays else {}
     clusters = strategy.user_clusters(delivery.row)
     known = {user: clusters[user] for user in users if user in clusters}
-    head = header_of(task, delivery, bool(found), own)
-    return encoded(replace(head, **asdict(client.arithmetic), clusters=known), found)
+    head = header_of(task, delivery, bool(arrays), size)
+    return encoded(replace(head, **asdict(client.arithmetic), clusters=known), arrays)
 
 
 def models_of(
     strategy: Strategy[Any, Any], delivery: Delivery, client: Client[Any]
 ) -> Models | None:
-    """What the users are judged by, where that follows from what the server sends alone."""
+    """The models that users are judged by, where they follow from what the server sends alone."""
     options, users, prepared = delivery.options, list(delivery.users), client.task.preparation
     if options.get("adapt") or client.cohorts or (prepared and prepared.scaling == BY_USER):
         return None
@@ -82,7 +82,7 @@ def models_of(
 
 
 def header_of(task: Task, delivery: Delivery, kept: bool, size: int) -> Header:
-    """What the file says of itself; samples on devices come as the model takes them."""
+    """The header of the file; samples on devices come as the model takes them."""
     return Header(
         strategy=task.algorithm,
         row=delivery.row,

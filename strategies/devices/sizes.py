@@ -1,4 +1,4 @@
-"""How large messages are, and whether what carries them takes them: said before they are sent.
+"""Sizes of messages, weighed against what carries them before they are sent.
 
 A run's largest messages are known when its users are, before anybody trains; those of methods whose
 rounds are conversations are looked at one by one. A simulation in this process carries nothing.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MB = 1e6
 PROTOBUF = 2**31 - 1
 """Bytes of what protobuf, and gRPC as Flower sets it, takes at once."""
-MEAN = 8
+MEAN_BYTES = 8
 """Bytes of a number of a mean: nodes may send sums in double precision."""
 
 
@@ -49,13 +49,13 @@ class Load:
 
     @property
     def words(self) -> str:
-        """How much it is, and of what."""
+        """The size in words, and of what it is."""
         of = f" for {self.users:,} users of a node" if self.each else ""
         return f"a message{of} and its reply take {self.total / MB:,.1f} MB"
 
     @property
     def remedy(self) -> str:
-        """Which key makes it smaller."""
+        """The key that makes it smaller."""
         rest = "a model of which less travels (frozen, personal, hidden)"
         if self.each * self.users > self.common:
             return f"fewer users in a message (more nodes: num-nodes; fraction-train), or {rest}"
@@ -69,7 +69,7 @@ class Carrier(Protocol):
         """Why it does not take a message, if it does not."""
 
     def warning(self, load: Load) -> str:
-        """What is worth a line though it does."""
+        """A line that is worth saying though it is taken."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def load_of(parcel: Parcel, reply: Arrays, by_user: Collection[str], users: int)
     rows = [array[:1] for array in parcel.rows.values()]
     rows += [array for name, array in reply.items() if name in by_user]
     means = [array for name, array in reply.items() if name not in by_user]
-    sums = [MEAN * array.size for array in means]
+    sums = [MEAN_BYTES * array.size for array in means]
     common = [int(array.nbytes) for array in parcel.shared.values()] + sums
     each = [int(array.nbytes) for array in rows]
     largest = max([*common, *(users * size for size in each)], default=0)
@@ -121,7 +121,7 @@ def load_of(parcel: Parcel, reply: Arrays, by_user: Collection[str], users: int)
 
 def loads(strategy: Strategy[Any, Any]) -> Iterator[Load]:
     """The largest messages of a run whose rounds and evaluations are one exchange each."""
-    from corsage.strategies.rounds.algorithm import AT_ONCE, Algorithm
+    from corsage.strategies.rounds.algorithm import EVALUATED_AT_ONCE, Algorithm
 
     job, kind = strategy.job, type(strategy)
     if kind.round is Algorithm.round:
@@ -130,7 +130,7 @@ def loads(strategy: Strategy[Any, Any]) -> Iterator[Load]:
         rows = tuple(reply) if strategy.config.robust.on else strategy.by_user
         yield load_of(strategy.send(chosen[:1]), reply, rows, most(strategy, chosen))
     if kind.evaluation is Algorithm.evaluation:
-        users = job.members.users[:AT_ONCE]
+        users = job.members.users[:EVALUATED_AT_ONCE]
         yield load_of(strategy.show(users[:1], {}), {}, (), most(strategy, users))
 
 
@@ -153,7 +153,7 @@ class Scales:
 
     @cached_property
     def carrier(self) -> Carrier:
-        """What messages go through."""
+        """The way that messages go."""
         return self._carrier()
 
     def weigh(self, load: Load) -> None:

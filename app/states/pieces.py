@@ -1,4 +1,4 @@
-"""Where a node puts the models that it judged: pieces for the run's own process, or a device's own.
+"""Places for the models that a node judged: pieces for the run's own process, or a device's own.
 
 A piece is a file of models (`app/results/rowfile.py`) of some users, named by the message that it
 answers: pieces of messages that came to nothing are never taken.
@@ -17,7 +17,7 @@ from corsage.core.arrays import Array
 from corsage.core.files import write_atomically
 from corsage.core.messages.encoding import decode, encode
 
-PIECE = re.compile(r"(?P<token>[0-9a-f]{32})-\d+\.piece")
+PIECE_NAME = re.compile(r"(?P<token>[0-9a-f]{32})-\d+\.piece")
 FOLDER = "models"
 """In a strategy's folder."""
 
@@ -62,22 +62,22 @@ class PiecesInContext:
 
 def pieces_in(folder: Path) -> dict[str, list[Path]]:
     """The pieces in a folder, by the message that they answer, in order."""
-    found: dict[str, list[Path]] = {}
+    pieces: dict[str, list[Path]] = {}
     for path in sorted(folder.glob("*.piece"), key=lambda p: (len(p.name), p.name)):
-        if match := PIECE.fullmatch(path.name):
-            found.setdefault(match["token"], []).append(path)
-    return found
+        if match := PIECE_NAME.fullmatch(path.name):
+            pieces.setdefault(match["token"], []).append(path)
+    return pieces
 
 
 def taken_from(context: Context) -> dict[str, list[bytes]]:
     """The pieces in a context, by the message that they answer; they leave it."""
-    found: dict[str, list[bytes]] = {}
+    pieces: dict[str, list[bytes]] = {}
     names = [name for name in context.state if name.startswith(f"{FOLDER}/")]
     for name in sorted(names, key=lambda name: (len(name), name)):
         record = context.state[name]
-        match = PIECE.fullmatch(name.removeprefix(f"{FOLDER}/"))
+        match = PIECE_NAME.fullmatch(name.removeprefix(f"{FOLDER}/"))
         if match and isinstance(record, ArrayRecord):
             array: Array = decode(record)["piece"]
-            found.setdefault(match["token"], []).append(array.tobytes())
+            pieces.setdefault(match["token"], []).append(array.tobytes())
         del context.state[name]
-    return found
+    return pieces

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from corsage.core.configuration.config import Config
 from corsage.core.messages.replies import Replies, by_cause
-from corsage.strategies.rounds.delivery import row_options
+from corsage.core.messages.wire import DELIVER_OPTION, ROOM_OPTION, ROW_OPTION
 from corsage.strategies.rounds.judged import judged, with_others
 from corsage.strategies.rounds.results import (
-    LAST,
+    LAST_ROUNDS,
     NewUsers,
     Result,
     Summary,
@@ -112,13 +113,13 @@ def noted(
 
 def rows(strategy: Strategy[Any, Any], last: Replies) -> list[Summary]:
     """The rows of the table: that of the last evaluation, and those of further ones."""
-    found = [summarised(strategy.name, strategy, last, LAST)]
+    summaries = [summarised(strategy.name, strategy, last, LAST_ROUNDS)]
     for name, more in strategy.extra_evaluations().items():
         extra = evaluate(strategy, options_of(strategy, name, True, more))
-        found.append(summarised(name, strategy, extra))
+        summaries.append(summarised(name, strategy, extra))
     if strategy.config.new.wanted:
-        found.append(adapted(strategy))
-    return found
+        summaries.append(adapted(strategy))
+    return summaries
 
 
 def last_evaluation(strategy: Strategy[Any, Any]) -> Replies:
@@ -146,3 +147,47 @@ def adapted(strategy: Strategy[Any, Any]) -> Summary:
         summary = summarised(name, strategy, evaluate(strategy, options))
         cases.append(NewUsers(samples, epochs, summary.score))
     return replace(summary, new_users=cases)
+
+
+AUTO_BYTES = 2**30
+"""What the users' models of a row may take where nobody said how much."""
+NO_LIMIT = 2**62
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """An evaluation whose models the table's row names.
+
+    Parameters
+    ----------
+    row : of the table.
+    round : after which it was.
+    tokens : of its messages: what nodes left under others is of no use.
+    users : who answered, in the order of the row.
+    options : what the evaluation said.
+    """
+
+    row: str
+    round: int
+    tokens: tuple[str, ...]
+    users: tuple[str, ...]
+    options: Mapping[str, Any]
+
+
+def row_options(row: str, deliver: bool, config: Config, users: int) -> Mapping[str, Any]:
+    """Options of an evaluation besides what is asked; 0 users: nobody would take the models."""
+    limits = {"auto": AUTO_BYTES // max(users, 1), "all": NO_LIMIT, "none": 0}
+    room = {ROOM_OPTION: limits[config.run.keep_models]} if deliver and users else {}
+    return {ROW_OPTION: row, DELIVER_OPTION: deliver, **room}
+
+
+class Deliveries(dict[str, Delivery]):
+    """The last delivery of each row."""
+
+    def note(
+        self, options: Mapping[str, Any], number: int, tokens: Iterable[str], replies: Replies
+    ) -> None:
+        """Remember an evaluation after round `number`, if it is one that delivers."""
+        if options.get(DELIVER_OPTION):
+            row = str(options[ROW_OPTION])
+            self[row] = Delivery(row, number, (*tokens,), (*replies.users,), dict(options))
