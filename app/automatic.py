@@ -11,16 +11,16 @@ from corsage.core.errors import ConfigError
 from corsage.datasets.dealing.federated import check_users, simulated
 from corsage.datasets.user_data import FederatedData
 
-WIDEST = 300
+MOST_EXACT_INPUTS = 300
 """Inputs of a linear problem: exact methods send matrices of all by all."""
 NETWORKS = "fedrep,fedavg,local"
-OTHERS = "others"
+OTHERS_CLUSTER = "others"
 """The cluster of users whose cluster is not known, where others' are."""
 LINEAR = ("mixed-model", "exact-global", "exact-local")
 
 
 def is_automatic(values: Mapping[str, Any]) -> bool:
-    """Whether the keys leave the strategies to the data."""
+    """True if the keys leave the strategies to the data."""
     said = values.get("strategy", "")
     words = said if isinstance(said, list | tuple) else str(said).split(",")
     if AUTOMATIC in words and len(words) > 1:
@@ -66,8 +66,8 @@ def choice(data: FederatedData, given: Mapping[str, Any]) -> tuple[dict[str, Any
 
 
 def linear(data: FederatedData) -> bool:
-    """Whether the exact methods of linear models can be had: few inputs, two classes at most."""
-    return len(data.shape) == 1 and width(data) <= WIDEST and data.num_classes in (0, 2)
+    """True if the exact methods of linear models can be had: few inputs, two classes at most."""
+    return len(data.shape) == 1 and width(data) <= MOST_EXACT_INPUTS and data.num_classes in (0, 2)
 
 
 def width(data: FederatedData) -> int:
@@ -83,7 +83,7 @@ def exact(data: FederatedData) -> dict[str, str]:
     if not 1 < len(groups) < len(data.users):
         return {"strategy": ",".join(LINEAR), "mixed-grouping": "all"}
     names = (*LINEAR[:2], "exact-cluster", *LINEAR[2:])
-    apart = {"known-missing": OTHERS} if len(data.clusters) < len(data.users) else {}
+    apart = {"known-missing": OTHERS_CLUSTER} if len(data.clusters) < len(data.users) else {}
     return {"strategy": ",".join(names), **apart}
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from corsage.app.output.complaint import exit_code
+from corsage.app.output.usage import exit_code
 from corsage.core.clock import COMMAND_START, LOADED
 from corsage.core.configuration.config import Config
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from corsage.app.help import commands
-from corsage.app.output.complaint import exit_code
+from corsage.app.output.usage import exit_code
 from corsage.app.run.status import is_study, is_study_of
 from corsage.core.clock import COMMAND_START, LOADED
 from corsage.core.configuration.command_line import each_of, exampled, read_words
@@ -130,7 +130,7 @@ def simulate_and_report(config: Config, json_file: str) -> None:
 
 
 def announce(config: Config) -> None:
-    """What is about to run, at once: what does the work takes its time to load."""
+    """Say at once what is about to run: what does the work takes its time to load."""
     keys, number = config.run, config.federation.num_users
     users = f"{number} users" if number > 0 else "all users"
     where = f"goes on in {keys.resume}" if keys.resume else f"to a new folder in {keys.run_dir}"

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from corsage.app.output.complaint import exit_code
+from corsage.app.output.usage import command
 from corsage.core.configuration.config import Config
 from corsage.core.errors import CheckpointError, ConfigError
 from corsage.core.files import guarded, unsealed, write_atomically
@@ -58,7 +58,7 @@ WRITTEN = {
     ),
 }
 """What a run folder holds beside the folders of its strategies."""
-TEMPORARY = ".forgetting-"
+FORGETTING = ".forgetting-"
 AT_CWD, EXCHANGE = -100, 2
 """AT_FDCWD and RENAME_EXCHANGE of Linux' renameat2."""
 
@@ -97,12 +97,10 @@ class Remembered(Callback):
         )
 
 
-def run(words: list[str]) -> int:
+@command(USAGE)
+def run(words: list[str]) -> None:
     """Do what the words say; 0, or 2 for a user's mistake, 1 if it cannot be done."""
-    if {"-h", "--help"} & set(words):
-        print(USAGE, end="")
-        return 0
-    return exit_code(lambda: forget(*parse(words)))
+    forget(*parse(words))
 
 
 def parse(words: list[str]) -> tuple[Path, str]:
@@ -117,8 +115,8 @@ def parse(words: list[str]) -> tuple[Path, str]:
 def forget(folder: Path, user: str) -> None:
     """Make a run one that the user was never in; it stays as it is if that cannot be."""
     from corsage.app.run.conclusion import failures, results, show
-    from corsage.app.run.lock import RunLock
     from corsage.app.run.resuming import read_config
+    from corsage.app.run.status import RunLock
 
     stored = read_config(folder)
     config = Config.parse(stored["config"])
@@ -140,7 +138,7 @@ def forget(folder: Path, user: str) -> None:
 
 
 def remembered(folder: Path, config: Config, run: str, user: str) -> Memory:
-    """What the run has of all others; CheckpointError, in a line, if it cannot forget."""
+    """All that the run has of others; CheckpointError, in a line, if it cannot forget."""
     from corsage.app.run.checkpoint import found, read_checkpoint
     from corsage.app.run.endings import read_result
     from corsage.app.run.resuming import identity
@@ -229,9 +227,9 @@ def mark(folder: Path) -> None:
 @contextmanager
 def beside(folder: Path) -> Iterator[Path]:
     """A place of the same name beside a folder, which goes away with all that is left in it."""
-    for left in folder.parent.glob(f"{TEMPORARY}{folder.name}-*"):  # of one that was killed
+    for left in folder.parent.glob(f"{FORGETTING}{folder.name}-*"):  # of one that was killed
         shutil.rmtree(left)
-    parent = guarded(tempfile.mkdtemp, "", f"{TEMPORARY}{folder.name}-", folder.parent)
+    parent = guarded(tempfile.mkdtemp, "", f"{FORGETTING}{folder.name}-", folder.parent)
     try:
         yield Path(parent) / folder.name
     finally:

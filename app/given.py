@@ -1,4 +1,4 @@
-"""What a caller gives from Python as keys: data in memory, or a file and its columns."""
+"""Data given from Python as keys: in memory, or a file and its columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMING = ("feature_columns", "drop_columns", "category_columns")
 """Keys that say what in the data is meant: they are not those of the data in memory."""
 Chosen = Mapping[str, tuple[str, ...]]
 """The columns that each of them names."""
-MANY = 20
+MOST_CLASSES_GUESSED = 20
 """More classes than a table has as a rule."""
 FILE_KINDS = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".npz": "npz"}
 
@@ -39,7 +39,7 @@ class Data:
         return {**{k: v for k, v in keywords.items() if k not in said}, **own}
 
 
-NONE = Data({})
+NO_DATA = Data({})
 
 
 def data_of(
@@ -58,7 +58,7 @@ def data_of(
         data = arrays
     if data is None:
         refuse_idle(named)
-        return NONE
+        return NO_DATA
     if "dataset" in keys:
         raise ConfigError(f"dataset={keys['dataset']}: data are given too; leave one of them out.")
     if isinstance(data, str | Path):
@@ -119,7 +119,7 @@ def in_memory(data: Any, named: Mapping[str, Any], chosen: Chosen, keys: Mapping
 
 def check_classes(number: int, flat: bool, said: str) -> None:
     """Ask whether many whole numbers of a table are classes: they may be scores, or euros."""
-    if number > MANY and flat and not said:
+    if number > MOST_CLASSES_GUESSED and flat and not said:
         raise ConfigError(
             f"label: whole numbers up to {number - 1}: classes, or numbers to predict? Say "
             'labels="classes" or labels="numbers".'

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from corsage.app.help.facts import FACTS
 from corsage.app.help.pages import cells
-from corsage.app.output.complaint import complain
+from corsage.app.output.usage import complain
 from corsage.core.configuration.catalogue import catalogue, printed_as
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import write_atomically
@@ -31,13 +31,13 @@ usage: python -m corsage.app.keys --toml | --markdown | --python | --write
   --python    print core/configuration/keywords.py, the keys as keyword arguments for type checkers
   --write     put all of them in place, in this checkout
 """
-ROOT = Path(__file__).parents[1]
+CHECKOUT = Path(__file__).parents[1]
 SEEN = "if TYPE_CHECKING:  # what type checkers and editors see\n"
 STRATEGIES = (
     *("strategy", "sent down / up", "kept at the user / at the server"),
     *("bytes a round and user", "take it for"),
 )
-WIDTH = 100
+CODE_COLUMNS = 100
 """Columns of a line of code."""
 HEADER = "[tool.flwr.app.config]\n"
 INTRODUCTION = """\
@@ -151,7 +151,7 @@ def imported(name: str, place: str) -> str:
     """An import as ruff formats it: in brackets where the line would be too long."""
     line = f"    from corsage.{place} import {name}\n"
     brackets = f"    from corsage.{place} import (\n        {name},\n    )\n"
-    return line if len(line) <= WIDTH + 1 else brackets
+    return line if len(line) <= CODE_COLUMNS + 1 else brackets
 
 
 def order(line: str) -> tuple[bool, bool, str]:
@@ -160,7 +160,7 @@ def order(line: str) -> tuple[bool, bool, str]:
 
 
 def named() -> dict[str, str]:
-    """What is imported under each public name, `X` or `Y as X`, and from which module."""
+    """The import behind each public name, `X` or `Y as X`, and its module."""
     door = import_module("corsage").PLACES
     found = {"app as client_app" if n == "client_app" else n: place for n, place in door.items()}
     for name, entry in ALGORITHMS.items():
@@ -171,12 +171,12 @@ def named() -> dict[str, str]:
 
 def places() -> dict[Path, str]:
     """The files that repeat the keys, and what they should hold."""
-    if not (ROOT / "pyproject.toml").is_file():
-        raise ConfigError(f"{ROOT}: no checkout, there is no pyproject.toml in it.")
+    if not (CHECKOUT / "pyproject.toml").is_file():
+        raise ConfigError(f"{CHECKOUT}: no checkout, there is no pyproject.toml in it.")
     made = {"docs/keys.md": markdown(), "core/configuration/keywords.py": keywords()}
     for name, edit in EDITED.items():
-        made[name] = edit((ROOT / name).read_text(encoding="utf-8"))
-    return {ROOT / name: text for name, text in made.items()}
+        made[name] = edit((CHECKOUT / name).read_text(encoding="utf-8"))
+    return {CHECKOUT / name: text for name, text in made.items()}
 
 
 EDITED = {"pyproject.toml": with_block, "docs/strategies.md": with_table, "corsage.py": with_names}

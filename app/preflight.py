@@ -1,4 +1,4 @@
-"""What can be known of a simulation before it makes a folder: whether its keys can be meant.
+"""Checks of a simulation before it makes a folder: its keys, its data, its model.
 
 A key, a file or a model that cannot be used is then one line, and nothing is left behind. Devices
 have data that the server never sees: what is wrong with these turns up when they introduce
@@ -21,7 +21,7 @@ from corsage.strategies import strategy_class
 from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.opening.first_data import check_data
 
-PATIENCE = 5.0
+CONNECT_SECONDS = 5.0
 """Seconds that a Ray cluster has to take a connection."""
 
 
@@ -77,7 +77,7 @@ def check_ray(address: str) -> None:
             f"ray-address={address}: no such address; it is auto, HOST:PORT or ray://HOST:PORT."
         ) from None
     try:
-        socket.create_connection((place.hostname, place.port), PATIENCE).close()
+        socket.create_connection((place.hostname, place.port), CONNECT_SECONDS).close()
     except OSError as error:
         raise ConfigError(
             f"ray-address={address}: nothing answers there ({error.strerror or error}); start a "

@@ -22,9 +22,9 @@ from corsage.app.ray_engine import replaced
 from corsage.core.errors import NodeError
 from corsage.strategies.devices.sizes import Carrier
 
-TRIES = 3
+MOST_DEATHS = 3
 """Workers that may die of a message, until it is the message's fault."""
-PAUSE = 0.05
+ACTOR_PAUSE = 0.05
 
 
 @contextlib.contextmanager
@@ -42,11 +42,11 @@ def lasting() -> Iterator[None]:
 
 
 def process(self: Any, message: Message, context: Context) -> tuple[Message, Context]:
-    """What `RayBackend.process_message` does; again with another worker if this one dies."""
+    """Do as `RayBackend.process_message`; again with another worker if this one dies."""
     from ray.exceptions import RayActorError
 
     job = self.app_fn(), message, str(context.node_config["partition-id"]), context
-    for left in reversed(range(TRIES)):
+    for left in reversed(range(MOST_DEATHS)):
         future = submitted(self.pool, job)
         try:
             found: tuple[Message, Context] = self.pool.fetch_result_and_return_actor_to_pool(future)
@@ -72,7 +72,7 @@ def submitted(pool: Any, job: tuple[Any, ...]) -> Any:
         with LOCK:
             if pool.pool:
                 return pool.submit(lambda actor, *given: actor.run.remote(*given), job)
-        time.sleep(PAUSE)
+        time.sleep(ACTOR_PAUSE)
 
 
 def bury(pool: Any, future: Any) -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from logging import WARNING
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,15 @@ from typing import Any
 from flwr.supercore import log
 
 from corsage.app import reaper
+from corsage.strategies.devices.sizes import MB, Load
 
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """With 0, Ray's processes take the loopback for the address of this machine, on any system."""
 UNUSED = "start_monitor", "start_log_monitor", "start_api_server"
 """How Ray starts what a single machine and a single run have no use for."""
+FULL_DISK = 0.95
+"""The share of a disk beyond which Ray puts nothing more there (local_fs_capacity_threshold)."""
+NO_LIMIT = 2**62
 
 
 def shut() -> None:
@@ -83,7 +89,7 @@ def replaced(owner: Any, name: str, new: object) -> Iterator[None]:
 
 
 def nothing(node: object, *_: object, **__: object) -> None:
-    """What is done instead of starting a process that nobody needs."""
+    """Do nothing in the place of starting a process that nobody needs."""
 
 
 @contextlib.contextmanager
@@ -105,3 +111,59 @@ def reaped() -> Iterator[None]:
             yield
         finally:
             process.communicate(b".")
+
+
+@dataclass(frozen=True)
+class RayStore:
+    """The store of a machine, through which messages go to Ray's workers and replies come back.
+
+    Parameters
+    ----------
+    memory : bytes of its memory.
+    disk : bytes that it may write where it keeps what the memory does not hold.
+    workers : messages that are under way at once.
+    """
+
+    memory: int
+    disk: int
+    workers: int
+
+    def refusal(self, load: Load) -> str:
+        """With memory and disk full, Ray raises OutOfDiskError."""
+        if self.workers * load.total <= self.memory + self.disk:
+            return ""
+        return (
+            f"{self._many(load)} and Ray's store has {self.memory / MB:,.0f} MB of memory "
+            f"and {self.disk / MB:,.0f} MB of disk: make room in Ray's temporary folder (TMPDIR), "
+            "or run fewer workers (a greater node-cpus)"
+        )
+
+    def warning(self, load: Load) -> str:
+        """Beyond the memory they go through the disk."""
+        if self.workers * load.total <= self.memory:
+            return ""
+        return (
+            f"{self._many(load)} and Ray's store has {self.memory / MB:,.0f} MB of memory: they go "
+            "through the disk, which is slow"
+        )
+
+    def _many(self, load: Load) -> str:
+        return f"{self.workers} at once are {self.workers * load.total / MB:,.1f} MB"
+
+
+def store_of(workers: int, nodes: int) -> RayStore:
+    """The store of the Ray that this process is connected to, the smallest if there are several.
+
+    What other machines have of disk is not known here: there, nothing is refused.
+    """
+    import ray
+    from ray._private import worker
+
+    found = ray.nodes()  # type: ignore[no-untyped-call]
+    stores = [node["Resources"].get("object_store_memory", 0) for node in found]
+    node = getattr(worker, "_global_node", None)
+    disk = NO_LIMIT
+    if node is not None and len(stores) == 1:
+        usage = shutil.disk_usage(node.get_temp_dir_path())
+        disk = max(0, usage.free - usage.total + int(FULL_DISK * usage.total))
+    return RayStore(int(min(stores)), disk, min(workers, nodes))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 OFTEN, SELDOM = 0.25, 2.0
 """Seconds between two looks at the processes: while Ray starts, and later."""
-STARTING, PATIENCE = 60.0, 20.0
+STARTING, END_SECONDS = 60.0, 20.0
 
 
 def processes() -> dict[int, tuple[int, str]]:
@@ -48,7 +48,7 @@ def alive(seen: dict[int, str], there: dict[int, tuple[int, str]]) -> dict[int, 
 
 
 def watch(main: int) -> dict[int, str]:
-    """What the process has started, as long as it is there; nothing if it says that all is well.
+    """Processes that one has started, as long as it is there; none if it says that all is well.
 
     A byte on the standard output says that this one is in its place.
     """
@@ -66,7 +66,7 @@ def watch(main: int) -> dict[int, str]:
 
 def end(seen: dict[int, str]) -> None:
     """Kill them, and what they have started since."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + END_SECONDS
     while time.monotonic() < until:
         there = processes()
         seen = alive(seen, there)

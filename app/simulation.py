@@ -17,10 +17,10 @@ from corsage.app.client_app import make_client_app
 from corsage.app.engines import number_of_nodes
 from corsage.app.given import Data, data_of, moved
 from corsage.app.local_grid import LocalGrid
-from corsage.app.output.complaint import in_a_line
 from corsage.app.output.notebook import calm_log
 from corsage.app.output.progress import Watcher, is_tty
 from corsage.app.output.remarks import Remarks
+from corsage.app.output.usage import in_a_line
 from corsage.app.results.row import Row
 from corsage.app.results.rowfile import RowFile
 from corsage.app.results.run import Run
@@ -41,14 +41,14 @@ from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.results import Result, Summary
 
 AnyStrategy = Strategy[Any, Any]
-FILES = "it writes no files; the command line does (python run_simulation.py)"
-ELSEWHERE = {
+NO_FILES = "it writes no files; the command line does (python run_simulation.py)"
+KEYS_ELSEWHERE = {
     "strategy": "name strategies in the first argument",
-    "resume": FILES,
-    "run_dir": FILES,
-    "checkpoint_every": FILES,
-    "keep_checkpoints": FILES,
-    "from_round": FILES,
+    "resume": NO_FILES,
+    "run_dir": NO_FILES,
+    "checkpoint_every": NO_FILES,
+    "keep_checkpoints": NO_FILES,
+    "from_round": NO_FILES,
     "log_to": "give callbacks=[...], such as TensorBoard(FOLDER) of corsage.app.tracking",
     **dict.fromkeys(("ray_address", "node_cpus", "node_gpus"), "it works in this process"),
 }
@@ -200,7 +200,7 @@ def exemplify(several: Sequence[AnyStrategy | str], progress: bool) -> dict[str,
 
 
 def is_begun(strategy: AnyStrategy) -> bool:
-    """Whether a strategy has met its users."""
+    """True if a strategy has met its users."""
     return strategy.members.grid is not None
 
 
@@ -274,7 +274,7 @@ def named(entry: AnyStrategy | str, keys: Mapping[str, Any]) -> Config:
     if not isinstance(entry, str):
         name = getattr(entry, "__name__", repr(entry))
         raise ConfigError(f"simulate: {name} is no strategy; give a name, or one made: {name}().")
-    for key, instead in ELSEWHERE.items():
+    for key, instead in KEYS_ELSEWHERE.items():
         if key in keys:
             raise ConfigError(f"{key.replace('_', '-')}: simulate() has no use for it; {instead}.")
     values = kebab_keys(keys)

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from corsage.app.output.complaint import exit_code, in_a_line
+from corsage.app.output.usage import command, in_a_line
 from corsage.app.run.status import is_study_of
+from corsage.app.studies.comparison import Study
 from corsage.app.studies.grid import Cell, Grid, grid_of
-from corsage.app.studies.rows import Done
-from corsage.app.studies.running import perform, run_study, write_json
-from corsage.app.studies.study import Study
+from corsage.app.studies.over_seeds import Done
+from corsage.app.studies.performing import perform, run_study, write_json
 from corsage.core.configuration.config import named_objects
 from corsage.core.errors import FOR_ALL, UNUSABLE, ConfigError
 from corsage.core.keys import kebab
@@ -39,40 +39,28 @@ usage: corsage compare RUN... [--json FILE]
 """
 
 
-def sweep(words: list[str]) -> int:
+@command(SWEEP)
+def sweep(words: list[str]) -> None:
     """`corsage sweep`: a study of several seeds, or of several values of keys."""
     from corsage.app.command import parse
 
-    def work() -> None:
-        values, target = parse(words)
-        if not is_study_of(values):
-            raise ConfigError("sweep: no key has several values, such as seed=0,1,2 lr=0.01,0.1.")
-        run_study(values, target)
-
-    return told(words, SWEEP, work)
+    values, target = parse(words)
+    if not is_study_of(values):
+        raise ConfigError("sweep: no key has several values, such as seed=0,1,2 lr=0.01,0.1.")
+    run_study(values, target)
 
 
-def compare(words: list[str]) -> int:
+@command(COMPARE)
+def compare(words: list[str]) -> None:
     """`corsage compare`: finished runs beside each other."""
-    from corsage.app.studies.beside import beside
-    from corsage.app.studies.table import show
+    from corsage.app.studies.folder import beside
+    from corsage.app.studies.means_table import show
 
-    def work() -> None:
-        folders, target = split(words)
-        study = beside(folders)
-        show(study)
-        if target:
-            write_json(study, target)
-
-    return told(words, COMPARE, work)
-
-
-def told(words: list[str], usage: str, work: Any) -> int:
-    """Help, or the work; every expected error is one line."""
-    if {"-h", "--help"} & set(words):
-        print(usage, end="")
-        return 0
-    return exit_code(work)
+    folders, target = split(words)
+    study = beside(folders)
+    show(study)
+    if target:
+        write_json(study, target)
 
 
 def split(words: Sequence[str]) -> tuple[list[Path], str]:
@@ -172,11 +160,11 @@ def study_here(strategies: str, values: Mapping[str, Any], progress: bool) -> St
 
 def done_here(grid: Grid, cell: Cell) -> Done:
     """One run, as a study's folder would have it."""
-    from corsage.app.given import NONE
+    from corsage.app.given import NO_DATA
     from corsage.app.simulation import compared, prepared
 
     keys = {name.replace("-", "_"): value for name, value in grid.keys(cell).items()}
-    strategies = prepared([str(keys.pop("strategy"))], NONE, keys, progress=False)
+    strategies = prepared([str(keys.pop("strategy"))], NO_DATA, keys, progress=False)
     config = strategies[0].config
     found = compared(strategies, progress=False)
     failed = {name: in_a_line(error) for name, error in found.failed.items()}

@@ -17,8 +17,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from corsage.app.output.complaint import exit_code
 from corsage.app.output.summary import Result, human_seconds, shared_measure, summary_table
+from corsage.app.output.usage import command
 from corsage.core.clock import COMMAND_START
 from corsage.core.configuration.command_line import exampled, read_words
 from corsage.core.configuration.config import Config
@@ -55,7 +55,7 @@ class Stop:
         return Config.parse(exampled(read_words(self.keys.split()))[0])
 
     def sentence(self, results: Sequence[Result]) -> str:
-        """What the table shows, in the numbers that it has."""
+        """The table in a sentence, with the numbers that it has."""
         measure = shared_measure(results)
         means = {
             str(r["strategy"]): measure.text(r[measure.name]["mean"]) + measure.unit
@@ -93,19 +93,13 @@ STOPS = (
 )
 
 
-def run(words: list[str]) -> int:
+@command(USAGE)
+def run(words: list[str]) -> None:
     """`corsage tour`, or `python run_simulation.py` without a word."""
-    if {"-h", "--help"} & set(words):
-        print(USAGE, end="")
-        return 0
-
-    def work() -> None:
-        keys = read_words(words)
-        if other := set(keys) - {"run-dir"}:
-            raise ConfigError(f"tour: {other.pop()}: not a key of the tour; say strategy=... too.")
-        take(Path(str(keys.get("run-dir", "runs"))).expanduser())
-
-    return exit_code(work)
+    keys = read_words(words)
+    if other := set(keys) - {"run-dir"}:
+        raise ConfigError(f"tour: {other.pop()}: not a key of the tour; say strategy=... too.")
+    take(Path(str(keys.get("run-dir", "runs"))).expanduser())
 
 
 def take(runs: Path) -> Path:
@@ -144,8 +138,7 @@ def brief(results: Sequence[Result]) -> Table:
 
 def page(shown: Sequence[tuple[Stop, Sequence[Result]]]) -> str:
     """The tables with their sentences, each with a link to its report."""
-    from corsage.app.report.looks import looks
-    from corsage.app.report.style import SHEET
+    from corsage.app.report.style import SHEET, looks
     from corsage.app.report.words import headline
 
     parts = [

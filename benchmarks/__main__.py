@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from corsage.app.output.complaint import complain
+from corsage.app.output.usage import complain
 from corsage.benchmarks.measure import Measure, table
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import write_atomically

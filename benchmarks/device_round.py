@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from corsage.app import engines
-from corsage.app.deployment.bundle import ROOT, put_on_shelf
+from corsage.app.deployment.site import APP_FOLDER, put_on_shelf
 from corsage.benchmarks.measure import Measure
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, CorsageError
@@ -93,9 +93,9 @@ def run() -> list[Measure]:
 @contextmanager
 def deployed(scratch: Path) -> Iterator[Any]:
     """The deployment, running; it is stopped by the ids of its processes."""
-    if not (ROOT / "tests" / "support" / "site.py").is_file():
+    if not (APP_FOLDER / "tests" / "support" / "site.py").is_file():
         raise ConfigError("device-round: needs a checkout, with its tests.")
-    sys.path.insert(0, str(ROOT))
+    sys.path.insert(0, str(APP_FOLDER))
     site = import_module("tests.support.site").Site(scratch, USERS)
     try:
         site.start()
@@ -108,8 +108,8 @@ def deployed(scratch: Path) -> Iterator[Any]:
 
 def bare_project(folder: Path) -> Path:
     """This checkout, with apps that do nothing in the place of its own."""
-    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".*", "__pycache__", "runs"))
-    shutil.copy(ROOT / "benchmarks" / "bare_app.py", folder / "bare_app.py")
+    shutil.copytree(APP_FOLDER, folder, ignore=shutil.ignore_patterns(".*", "__pycache__", "runs"))
+    shutil.copy(APP_FOLDER / "benchmarks" / "bare_app.py", folder / "bare_app.py")
     text = (folder / "pyproject.toml").read_text(encoding="utf-8")
     text = re.sub(
         r'(?m)^(name|version) = ".*"$', lambda m: f'{m[1]} = "{NEW[m[1]]}"', text, count=2
@@ -122,9 +122,9 @@ def bare_project(folder: Path) -> Path:
 
 def app_name() -> str:
     """Corsage's own app, as `corsage deploy` signed it."""
-    from corsage.app.deployment.bundle import app_of
+    from corsage.app.deployment.site import app_of
 
-    return "==".join(app_of(ROOT))
+    return "==".join(app_of(APP_FOLDER))
 
 
 def spent(site: Any, app: str, keys: dict[str, Any]) -> Spent:

@@ -12,8 +12,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from corsage.app.output.complaint import complain
 from corsage.app.output.summary import human_seconds
+from corsage.app.output.usage import complain
 from corsage.core.configuration.command_line import read_words
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import write_atomically

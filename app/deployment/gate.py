@@ -22,8 +22,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from corsage.app.deployment.holding import Holding, node_of
-from corsage.app.deployment.options import number, read_options
-from corsage.app.output.complaint import complain
+from corsage.app.output.usage import command, number, read_options
 from corsage.core.errors import ConfigError, CorsageError
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ usage: corsage gate SERVER_FOLDER [--host 0.0.0.0] [--port 8443] [--superlink 12
 Passes the calls of devices, and no others, on to the SuperLink of this machine; and hands the
 SuperLink the signed app. SERVER_FOLDER was made by `corsage deploy`.
 """
-DEFAULTS = {
+GATE_OPTIONS = {
     "host": "0.0.0.0",
     "port": "8443",
     "superlink": "127.0.0.1:8000",
@@ -77,9 +76,9 @@ HOP = {
 """Headers of an answer that belong to one connection."""
 NAMES = 4 << 20
 """How many bytes a call may have that names what is sent; what is sent comes in others."""
-PREFIX = "/v1/fleet/"
-PUSH, PULL = PREFIX + "push-messages", PREFIX + "pull-messages"
-PATIENCE = 120.0
+FLEET = "/v1/fleet/"
+PUSH, PULL = FLEET + "push-messages", FLEET + "pull-messages"
+ANSWER_SECONDS = 120.0
 """Seconds that the SuperLink may take for an answer."""
 
 
@@ -88,8 +87,8 @@ class TooLong(Exception):
 
 
 def is_call(method: str, path: str, query: bytes) -> bool:
-    """Whether a request is a call that a device makes."""
-    return method == "POST" and not query and path in {PREFIX + name for name in CALLS}
+    """True if a request is a call that a device makes."""
+    return method == "POST" and not query and path in {FLEET + name for name in CALLS}
 
 
 def gate(superlink: str, ca: Path, most: int, transport: Any = None) -> Starlette:
@@ -110,7 +109,7 @@ def gate(superlink: str, ca: Path, most: int, transport: Any = None) -> Starlett
     client = httpx.AsyncClient(
         base_url=f"https://{superlink}",
         verify=trust,
-        timeout=PATIENCE,
+        timeout=ANSWER_SECONDS,
         limits=httpx.Limits(max_connections=None),
         trust_env=False,
         transport=transport,
@@ -180,7 +179,7 @@ def headers_of(answer: httpx.Response) -> dict[str, str]:
 
 
 def is_short(headers: Headers, most: int) -> bool:
-    """Whether a call's headers are few, and tell a length that it may have, in one way."""
+    """True if a call's headers are few, and tell a length that it may have, in one way."""
     said = headers.get("content-length", "0")
     two = "content-length" in headers and "transfer-encoding" in headers
     length = bool(re.fullmatch("[0-9]{1,18}", said)) and int(said) <= most
@@ -188,12 +187,12 @@ def is_short(headers: Headers, most: int) -> bool:
 
 
 def passes(name: bytes) -> bool:
-    """Whether a header of a call is the SuperLink's business."""
+    """True if a header of a call is the SuperLink's business."""
     return name in HEARD or name.startswith(b"flwr-")
 
 
 def is_own(content: bytes) -> bool:
-    """Whether all replies that a device pushes are its own.
+    """True if all replies that a device pushes are its own.
 
     The SuperLink checks that the device is the one whose key signed the call, and that a reply is
     of the device that was asked, but not that these are the same.
@@ -209,7 +208,7 @@ def is_own(content: bytes) -> bool:
 
 
 async def cut(request: Request, most: int) -> AsyncIterator[bytes]:
-    """What a device sends, as it comes, as long as it is not too long."""
+    """A device's body, as it comes, as long as it is not too long."""
     seen = 0
     async for part in request.stream():
         seen += len(part)
@@ -219,7 +218,7 @@ async def cut(request: Request, most: int) -> AsyncIterator[bytes]:
 
 
 async def body(answer: httpx.Response) -> AsyncIterator[bytes]:
-    """What the SuperLink sends, as it comes."""
+    """The SuperLink's body, as it comes."""
     try:
         async for part in answer.aiter_raw():
             yield part
@@ -295,24 +294,18 @@ def serve(folder: Path, options: dict[str, str]) -> None:
     )
 
 
-def run(words: list[str]) -> int:
+@command(USAGE, CorsageError, needs_words=True)
+def run(words: list[str]) -> None:
     """Do what the words say; 0, or 2 with one line on what is wrong."""
-    if not words or {"-h", "--help"} & set(words):
-        print(USAGE, end="")
-        return 0 if words else 2
-    try:
-        options, (folder, *rest) = read_options(words, DEFAULTS)
-        if rest:
-            raise ConfigError(f"{rest[0]}: one folder is enough.")
-        check_folder(Path(folder))
-        serve(Path(folder), options)
-    except CorsageError as error:
-        return complain(error, 2)
-    return 0
+    options, (folder, *rest) = read_options(words, GATE_OPTIONS)
+    if rest:
+        raise ConfigError(f"{rest[0]}: one folder is enough.")
+    check_folder(Path(folder))
+    serve(Path(folder), options)
 
 
 def check_folder(folder: Path) -> None:
-    """Whether a folder is one of `corsage deploy`."""
+    """Refuse a folder that is not one of `corsage deploy`."""
     for name in ("ca.crt", "server.crt", "server.key", "apps"):
         if not (folder / name).exists():
             raise ConfigError(f"{folder / name}: is not there; make it with `corsage deploy`.")

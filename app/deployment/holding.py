@@ -19,7 +19,7 @@ HOLD = 20.0
 """Seconds for which a call is kept: its SuperNode gives it up after 30."""
 BUSY = 60.0
 """Seconds after its last reply for which a device is taken to be in a run."""
-PAUSE, LOOKS = 0.1, 20
+HOLD_PAUSE, LOOKS = 0.1, 20
 """Seconds between two looks for a device, and how often a second it is looked for all of them."""
 
 
@@ -37,7 +37,7 @@ class Holding:
         self._replied[node] = now
 
     def is_busy(self, node: int) -> bool:
-        """Whether a device is in a run, as far as the gate can tell."""
+        """True if a device is in a run, as far as the gate can tell."""
         return time.monotonic() - self._replied.get(node, -BUSY) < BUSY
 
     async def answer(
@@ -54,13 +54,13 @@ class Holding:
                 answer = await ask()
                 if not is_empty(answer) or time.monotonic() > until or await gone():
                     return answer
-                await asyncio.sleep(max(PAUSE, self._kept / LOOKS))
+                await asyncio.sleep(max(HOLD_PAUSE, self._kept / LOOKS))
         finally:
             self._kept -= 1
 
 
 def is_empty(answer: httpx.Response) -> bool:
-    """Whether the SuperLink has no message for a device."""
+    """True if the SuperLink has no message for a device."""
     from flwr.proto.fleet_pb2 import PullMessagesResponse
     from google.protobuf.message import DecodeError
 
@@ -72,7 +72,7 @@ def is_empty(answer: httpx.Response) -> bool:
 
 
 def node_of(path: str, content: bytes) -> int:
-    """Which device asks for messages, or sends some; 0 if that cannot be read."""
+    """The device that asks for messages, or sends some; 0 if that cannot be read."""
     from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
     from google.protobuf.message import DecodeError
 

@@ -132,7 +132,7 @@ def names_of(certificate: Path) -> list[str]:
 def draft(
     subject: x509.Name, issuer: x509.Name, key: EllipticCurvePrivateKey, days: int
 ) -> x509.CertificateBuilder:
-    """What all certificates have; valid from an hour ago, since clocks differ."""
+    """The beginning of every certificate; valid from an hour ago, since clocks differ."""
     from cryptography import x509
 
     now = datetime.datetime.now(datetime.UTC)

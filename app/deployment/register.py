@@ -14,8 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from corsage.app.deployment.options import read_options
-from corsage.app.output.complaint import complain
+from corsage.app.output.usage import command, read_options
 from corsage.core.errors import ConfigError, CorsageError, NodeError
 from corsage.core.files import write_atomically
 
@@ -26,7 +25,7 @@ Lets in the devices whose public keys are in SERVER_FOLDER/keys and whose names 
 there, and shuts out all others that were let in (a lost laptop). Run it at the server, with the
 FLWR_HOME of the SuperLink (`server/corsage.sh` sets it).
 """
-DEFAULTS = {"superlink": "here"}
+REGISTER_OPTIONS = {"superlink": "here"}
 LIST = "registered.json"
 LET_IN = "let-in.txt"
 """Beside the keys, the names of those that count: what is copied over a folder removes nothing."""
@@ -62,7 +61,7 @@ def register(folder: Path, superlink: str, home: Path) -> Iterator[str]:
 
 
 def read(path: Path, needed: bool) -> dict[str, dict[str, str]]:
-    """Who was let in: name, node and key.
+    """The devices that were let in: name, node and key.
 
     It is needed if the SuperLink knows any node: it tells nobody which key a node has, and takes no
     key again that it has once shut out.
@@ -99,7 +98,7 @@ def flwr(verb: str, what: str, superlink: str) -> str:
 
 
 def called(*words: str) -> str:
-    """What a command of Flower's says."""
+    """The output of a command of Flower's."""
     command = ["flwr", "supernode", *words, "--format", "json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -108,19 +107,13 @@ def called(*words: str) -> str:
     return done.stdout
 
 
-def run(words: list[str]) -> int:
+@command(USAGE, CorsageError, needs_words=True)
+def run(words: list[str]) -> None:
     """Do what the words say; 0, or 2 with one line on what is wrong."""
-    if not words or {"-h", "--help"} & set(words):
-        print(USAGE, end="")
-        return 0 if words else 2
-    try:
-        options, (folder, *_) = read_options(words, DEFAULTS)
-        home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
-        for line in register(Path(folder), options["superlink"], home):
-            print(line, flush=True)
-    except CorsageError as error:
-        return complain(error, 2)
-    return 0
+    options, (folder, *_) = read_options(words, REGISTER_OPTIONS)
+    home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
+    for line in register(Path(folder), options["superlink"], home):
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
+import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
-from pathlib import Path
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from corsage.app.deployment import keys
-from corsage.app.deployment.bundle import ROOT, app_of, put_on_shelf, trusted
-from corsage.app.deployment.compose import compose
-from corsage.app.deployment.options import number, read_options
+from corsage.app.deployment.device_table import Device, read_table
+from corsage.app.deployment.keys import load, public_line
 from corsage.app.deployment.register import LET_IN
-from corsage.app.deployment.table import Device, read_table
-from corsage.app.output.complaint import complain
+from corsage.app.output.usage import command, number, read_options
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import guarded, write_atomically
 
+APP_FOLDER = Path(__file__).parents[2]
 USAGE = """\
 usage: corsage deploy DEVICES.csv SITE_FOLDER --server NAME[,NAME or ADDRESS ...] [--port 8443]
                       [--app CHECKOUT]
@@ -34,14 +40,60 @@ by which the devices reach the server. Once more, it keeps the keys that are the
 new devices, forgets those that the table no longer has (with their keys: one that comes back gets
 another), and signs the app as it is now.
 """
-DEFAULTS = {"server": "", "port": "8443", "app": str(ROOT)}
+DEPLOY_OPTIONS = {"server": "", "port": "8443", "app": str(APP_FOLDER)}
 OF_SERVER = ("superlink.sh", "gate.sh", "flwr.sh", "corsage.sh", "settings.sh")
 OF_DEVICE = ("device.sh",)
+COMPOSE_HEAD = """\
+# Made by `corsage deploy`, beside the folders server/, devices/ and state/ that it names; the data
+# of a device lie in data/. Only the gate is published: the SuperLink listens on the loopback that
+# it shares with the gate, so that neither the devices' network nor the machine's reaches it.
+#
+#   docker build -t corsage -f deploy/Dockerfile CHECKOUT
+#   CORSAGE_USER=$(id -u):$(id -g) docker compose up -d
+#   docker compose exec superlink /etc/corsage/corsage.sh register /etc/corsage
+#   docker compose exec superlink /etc/corsage/flwr.sh run @corsage/corsage==VERSION here --stream
+
+x-shut: &shut
+  image: corsage
+  user: "${CORSAGE_USER:-1000:1000}"
+  restart: always
+  init: true # it buries the workers of a device, which outlive the process that started them
+  read_only: true
+  tmpfs: [/tmp]
+  cap_drop: [ALL]
+  security_opt: ["no-new-privileges:true"]
+  environment: {HOME: /tmp, STATE_DIRECTORY: /var/lib/corsage}
+
+services:
+  superlink:
+    <<: *shut
+    command: [/etc/corsage/superlink.sh]
+    networks: {devices: {aliases: ["SERVER"]}}
+    ports: ["PORT:PORT"]
+    volumes: ["./server:/etc/corsage:ro", "./state/server:/var/lib/corsage"]
+  gate:
+    <<: *shut
+    command: [/etc/corsage/gate.sh]
+    depends_on: [superlink]
+    network_mode: "service:superlink"
+    volumes: ["./server:/etc/corsage:ro"]
+"""
+DEVICE = """\
+  device-NAME:
+    <<: *shut
+    command: [/etc/corsage/device.sh]
+    depends_on: [gate]
+    networks: [devices]
+    volumes:
+      - "./devices/NAME:/etc/corsage:ro"
+      - "./data/FILE:DATA:ro"
+      - "./state/NAME:/var/lib/corsage"
+"""
 
 
 def deploy(table: Path, site: Path, names: list[str], port: int, app: Path) -> Iterator[str]:
     """Make or renew the folders; a line on each thing that is done."""
-    if not (ROOT / "deploy").is_dir():
+    if not (APP_FOLDER / "deploy").is_dir():
         raise ConfigError("deploy: needs a checkout of Corsage, with its folder deploy/.")
     app_of(app)
     devices, secret, server = read_table(table), site / "secret", site / "server"
@@ -102,7 +154,7 @@ def give_up(folder: Path) -> None:
 def scripts(names: tuple[str, ...], folder: Path) -> None:
     """The start scripts beside what they need."""
     for name in names:
-        copy(ROOT / "deploy" / name, folder)
+        copy(APP_FOLDER / "deploy" / name, folder)
         (folder / name).chmod(0o755)
 
 
@@ -117,29 +169,93 @@ def forgotten(folder: Path, devices: list[Device]) -> list[Path]:
     return [path for path in sorted(folder.glob("*.pub")) if path.stem not in known]
 
 
-def run(words: list[str]) -> int:
+@command(USAGE, CorsageError, needs_words=True)
+def run(words: list[str]) -> None:
     """Do what the words say; 0, or 2 with one line on what is wrong."""
-    if not words or {"-h", "--help"} & set(words):
-        print(USAGE, end="")
-        return 0 if words else 2
-    try:
-        options, plain = read_options(words, DEFAULTS)
-        if len(plain) != 2:
-            raise ConfigError("deploy: say the table of devices and the folder: see --help.")
-        port = number(options, "port")
-        names = [name.strip() for name in options["server"].split(",") if name.strip()]
-        if not names:
-            raise ConfigError("--server: say the name by which the devices reach the server.")
-        if ":" in names[0] or "/" in names[0]:
-            raise ConfigError(f"--server: {names[0]}: say a name alone; --port is beside it.")
-        table, site = (Path(word).expanduser() for word in plain)
-        app = Path(options["app"]).expanduser()
-        for line in guarded(list, deploy(table, site, names, port, app)):
-            print(line)
-    except CorsageError as error:
-        return complain(error, 2)
-    return 0
+    options, plain = read_options(words, DEPLOY_OPTIONS)
+    if len(plain) != 2:
+        raise ConfigError("deploy: say the table of devices and the folder: see --help.")
+    port = number(options, "port")
+    names = [name.strip() for name in options["server"].split(",") if name.strip()]
+    if not names:
+        raise ConfigError("--server: say the name by which the devices reach the server.")
+    if ":" in names[0] or "/" in names[0]:
+        raise ConfigError(f"--server: {names[0]}: say a name alone; --port is beside it.")
+    table, site = (Path(word).expanduser() for word in plain)
+    app = Path(options["app"]).expanduser()
+    for line in guarded(list, deploy(table, site, names, port, app)):
+        print(line)
 
 
 if __name__ == "__main__":
     sys.exit(run(sys.argv[1:]))
+
+
+def key_id(public: bytes) -> str:
+    """The name of a signer's key in lists of trusted ones."""
+    return "fpk_" + hashlib.sha256(b" ".join(public.split()[:2])).hexdigest()[:32]
+
+
+def trusted(public: bytes) -> str:
+    """The list of trusted signers, for `--trusted-entities`.
+
+    An empty one would mean that everything may run: it cannot be made here.
+    """
+    return f"{key_id(public)}: '{public.decode().strip()}'\n"
+
+
+def app_of(project: Path) -> tuple[str, str]:
+    """The app's name for `flwr run`, and its version."""
+    if not (project / "pyproject.toml").is_file():
+        raise ConfigError(f"{project}: no checkout, there is no pyproject.toml in it.")
+    content = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))
+    publisher = content["tool"]["flwr"]["app"]["publisher"]
+    return f"@{publisher}/{content['project']['name']}", str(content["project"]["version"])
+
+
+def build(project: Path) -> bytes:
+    """The bundle of a checkout, as `flwr run` makes it."""
+    from flwr.cli.build import build_fab_from_disk
+
+    return build_fab_from_disk(project)
+
+
+def sign(content: bytes, signer: Path, moment: int) -> dict[str, Any]:
+    """The signature that SuperNodes check: whose, when, and of which bytes."""
+    message = moment.to_bytes(8, "big") + hashlib.sha256(content).digest()
+    signature = base64.urlsafe_b64encode(load(signer).sign(message)).rstrip(b"=")
+    return {
+        "public_key_id": key_id(public_line(signer)),
+        "signature": signature.decode(),
+        "signed_at": moment,
+    }
+
+
+def put_on_shelf(project: Path, signer: Path, shelf: Path) -> str:
+    """Sign the bundle of a checkout and lay it where the gate finds it; how it is called."""
+    (app, version), content = app_of(project), build(project)
+    stem = f"{app.removeprefix('@').replace('/', '.')}.{version}"
+    entry = {
+        "app_id": app,
+        "app_version": version,
+        "fab": f"{stem}.fab",
+        "verifications": [sign(content, signer, int(time.time()))],
+    }
+    write_atomically(shelf / f"{stem}.fab", content)
+    write_atomically(shelf / f"{stem}.json", json.dumps(entry, indent=2))
+    return f"{app}=={version}"
+
+
+def compose(devices: list[Device], server: str, port: int) -> str:
+    """The whole file; the data of a device lie in `data/`, by the name of its file."""
+    parts = [filled(COMPOSE_HEAD, {"PORT": str(port), "SERVER": server})]
+    for device in devices:
+        data = device.words["data"]
+        file = PurePosixPath(data).name
+        parts.append(filled(DEVICE, {"NAME": device.name, "FILE": file, "DATA": data}))
+    return "".join([*parts, "\nnetworks: {devices: {}}\n"])
+
+
+def filled(text: str, words: Mapping[str, str]) -> str:
+    """A text with words in the places of their names, all at once: a word may hold a name."""
+    return re.sub(rf"\b({'|'.join(words)})\b", lambda found: words[found[1]], text)

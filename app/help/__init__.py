@@ -1,1 +1,1 @@
-"""What `--help` says: short by default, and a page for whatever is named."""
+"""Pages of `--help`: a short one by default, and one for whatever is named."""

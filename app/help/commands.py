@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from corsage.app.output.complaint import exit_code
+from corsage.app.output.usage import exit_code
 from corsage.core.registry import part
 
 
@@ -34,7 +34,7 @@ class Command:
         return exit_code(lambda: getattr(part(self.module, self.meaning), self.function)(words))
 
 
-GROUPS: dict[str, dict[str, Command]] = {
+COMMAND_GROUPS: dict[str, dict[str, Command]] = {
     "Runs": {
         "run": Command("app.command", "run strategies: key=value ...", "start"),
         "tour": Command("app.tour", "what it is for: three comparisons and a page, 20 seconds"),
@@ -53,7 +53,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "deploy": Command("app.deployment.site", "make keys, the signed app, a folder a machine"),
         "gate": Command("app.deployment.gate", "the only door to a server that devices see"),
         "register": Command("app.deployment.register", "let in the known devices, and no others"),
-        "deal": Command("app.deal", "deal a data set into one file a user, for devices"),
+        "deal": Command("app.device_files", "deal a data set into one file a user, for devices"),
     },
     "This checkout": {
         "keys": Command("app.keys", "print what repeats the keys: pyproject.toml, docs, keywords"),
@@ -61,7 +61,7 @@ GROUPS: dict[str, dict[str, Command]] = {
 }
 """The subcommands by what they are for, in the order in which help lists them."""
 
-COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+COMMANDS = {name: command for group in COMMAND_GROUPS.values() for name, command in group.items()}
 """What may stand in front; anything else is a run."""
 
 
@@ -76,11 +76,11 @@ def listing() -> str:
     return "\n".join(
         f"{title}:\n"
         + "".join(f"  {name:<{width}}  {command.meaning}\n" for name, command in group.items())
-        for title, group in GROUPS.items()
+        for title, group in COMMAND_GROUPS.items()
     )
 
 
 def suggestion(word: str) -> str:
-    """What to say of a first word that is neither a command nor a key."""
+    """A hint for a first word that is neither a command nor a key."""
     close = get_close_matches(word, COMMANDS, 1)
     return f" Did you mean the command {close[0]}?" if close else ""

@@ -1,4 +1,4 @@
-"""What each algorithm sends, keeps and costs, and when to take it: what `--help NAME` adds.
+"""Facts that `--help NAME` adds: what an algorithm sends, keeps and costs, and when to take it.
 
 The table of docs/strategies.md is written from it by `python -m corsage.app.keys --write`.
 """
@@ -38,7 +38,7 @@ class Facts:
 
 GROUPED = {"on": "dataset=hierarchical model=linear", "beside": "exact-local"}
 ELLIPSES = "dataset=ellipses model=linear"
-EXACT = "as mixed-model", "as mixed-model", "the same"
+AS_MIXED = "as mixed-model", "as mixed-model", "the same"
 # fmt: off
 FACTS: dict[str, Facts] = {
     "fedrep": Facts("body / body", "head / body", "2 bodies",
@@ -90,11 +90,11 @@ FACTS: dict[str, Facts] = {
     "mixed-model": Facts("centre, covariance / sums A, b, y'y (given strengths: P, q)",
         "a model theta / centres, strengths", "d(d+1)/2 + d + 1 up",
         "a table and known groups, or a mixed model in mind", **GROUPED),
-    "single-cluster": Facts(*EXACT, "users around one centre, without groups", **GROUPED),
-    "exact-cluster": Facts(*EXACT, "a baseline", "One exact linear model a known cluster.",
+    "single-cluster": Facts(*AS_MIXED, "users around one centre, without groups", **GROUPED),
+    "exact-cluster": Facts(*AS_MIXED, "a baseline", "One exact linear model a known cluster.",
         **GROUPED),
-    "exact-global": Facts(*EXACT, "a baseline", "One exact linear model for all.", **GROUPED),
-    "exact-local": Facts(*EXACT, "a baseline",
+    "exact-global": Facts(*AS_MIXED, "a baseline", "One exact linear model for all.", **GROUPED),
+    "exact-local": Facts(*AS_MIXED, "a baseline",
         "Each user's exact linear model of its own data alone.", on=GROUPED["on"],
         beside="exact-global"),
     "convex-clustering": Facts("a point / model", "nothing / all models, duals", "2",

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from corsage.core.configuration.catalogue import Declared
 
 Page = Callable[[], "Iterator[RenderableType]"]
-ROOT = Path(__file__).parents[2]
-TITLE = "Personalised federated learning: a model of its own for every participant."
+SOURCES = Path(__file__).parents[2]
+HELP_TITLE = "Personalised federated learning: a model of its own for every participant."
 USAGE = """\
 usage: corsage run [key=value ...] [FILE.toml] [--json FILE]
                    [--resume RUN_FOLDER [--from-round N]]
@@ -42,20 +42,20 @@ usage: corsage run [key=value ...] [FILE.toml] [--json FILE]
 Without a key it is the main job: FedRep, FedAvg and local training on the digits, 50 users with two
 classes each.
 """
-OWN = {
+OWN_DATA = {
     "csv": "corsage run dataset=csv data-file=FILE.csv",
     "npz": "corsage run dataset=npz data-file=FILE.npz",
     "memory": 'corsage.simulate("fedrep,local", data) in Python',
 }
 """How data of one's own are tried, which nobody else has."""
-MORE = """\
+MORE_HELP = """\
 More: corsage --help NAME, for a strategy (fedrep), a command (clean), a data set (csv), a group of
 keys (data, model, training, ...) or a key (lr). corsage --help keys lists every key.
 """
 
 
 def page(topic: str = "", title: str = "") -> list[RenderableType]:
-    """What `--help` prints on a topic, also `strategy=fedrep`; ConfigError if there is none."""
+    """The page on a topic, also `strategy=fedrep`; ConfigError if there is none."""
     if not topic:
         return list(short(title))
     found, (name, _, value) = topics(), topic.lower().strip("-").partition("=")
@@ -68,7 +68,7 @@ def page(topic: str = "", title: str = "") -> list[RenderableType]:
 
 
 def topics() -> dict[str, Page]:
-    """What there is a page of, by the word for it; the first of a name has it."""
+    """All pages by the word for them; the first of a name has it."""
     found: dict[str, Page] = {"keys": every_key, "run": run}
     sources: tuple[dict[str, Page], ...] = (
         {name: partial(strategy, name) for name in ALGORITHMS},
@@ -82,21 +82,21 @@ def topics() -> dict[str, Page]:
 
 
 def run() -> Iterator[RenderableType]:
-    """How a run is begun, and what is written of it."""
+    """Words with which a run is begun, and the keys of what is written of it."""
     yield USAGE
     yield from group(GROUPS["run"].title)
 
 
 def short(title: str = "") -> Iterator[RenderableType]:
-    """What there is: commands, strategies, data sets."""
-    yield f"{title.strip() or TITLE}\n"
+    """All that there is: commands, strategies, data sets."""
+    yield f"{title.strip() or HELP_TITLE}\n"
     yield USAGE
     yield commands.listing()
     yield "Strategies, one or several with commas (strategy=fedrep,local):"
     width = max(map(len, ALGORITHMS))
     yield grid({name.ljust(width): line(name) for name in ALGORITHMS})
     yield f"\nData sets (dataset=csv):\n  {', '.join(DATASETS)}\n"
-    yield MORE
+    yield MORE_HELP
 
 
 def strategy(name: str) -> Iterator[RenderableType]:
@@ -121,13 +121,13 @@ def strategy(name: str) -> Iterator[RenderableType]:
 
 def data_set(name: str) -> Iterator[RenderableType]:
     """A data set: what its file says, and the keys that are not of all."""
-    module = ROOT / "datasets" / f"{DATASETS[name]}.py"
+    module = SOURCES / "datasets" / f"{DATASETS[name]}.py"
     yield f"dataset={name}\n"
     yield ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or ""
     shared = set(names(GROUPS["data"]))
     own = [key for key in names(data_keys(name)) if key not in shared]
     yield from table_of(own)
-    trial = OWN.get(name, f"corsage run dataset={name}")
+    trial = OWN_DATA.get(name, f"corsage run dataset={name}")
     yield f"\nTry: {trial}    and: corsage --help data"
 
 
@@ -196,8 +196,8 @@ def line(name: str) -> str:
 
 
 def docstring(name: str) -> str:
-    """What the file of an algorithm says at its top; it is not imported for that."""
-    file = ROOT.joinpath(*place_of(source(name)).split(".")).with_suffix(".py")
+    """The text at the top of an algorithm's file, which is not imported for that."""
+    file = SOURCES.joinpath(*place_of(source(name)).split(".")).with_suffix(".py")
     if not file.is_file():
         return "Not in this installation."
     return ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or name
@@ -229,7 +229,7 @@ def key_table(title: str, keys: list[Declared]) -> Table:
 
 
 def cells(keys: Iterable[Declared]) -> list[tuple[str, str, str]]:
-    """What is said of each key, here and in docs/keys.md: its name, default and meaning."""
+    """A row for each key, here and in docs/keys.md: its name, default and meaning."""
     return [(key.name, word(key.default), key.meaning) for key in keys]
 
 

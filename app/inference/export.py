@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corsage.app.inference.source import models_in, only, read
-from corsage.app.output.complaint import complain
+from corsage.app.output.usage import command
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import guarded, write_atomically
 from corsage.core.keys import nearest
@@ -28,36 +28,30 @@ usage: corsage export PLACE [strategy=ROW] [user=NAME] --out FILE [--format FORM
                    (pip install 'corsage[onnx]')
                    Without it, what the end of FILE's name says.
 """
-ENDINGS = {".safetensors": "safetensors", ".pt": "torch", ".pth": "torch", ".onnx": "onnx"}
-NEW = "new"
+FORMATS = {".safetensors": "safetensors", ".pt": "torch", ".pth": "torch", ".onnx": "onnx"}
+NEW_USER = "new"
 
 
-def run(words: list[str]) -> int:
+@command(USAGE, CorsageError, needs_words=True)
+def run(words: list[str]) -> None:
     """Do what the words say; 0, or 2 with one line on what is wrong."""
-    if not words or {"-h", "--help"} & set(words):
-        print(USAGE, end="")
-        return 0 if words else 2
-    try:
-        found = read(words, ("strategy", "user"), ("--out", "--format"), ())
-        if len(found.files) != 1 or "--out" not in found.options:
-            raise ConfigError("export: name a run folder or state-dir, and --out FILE.")
-        target = Path(found.options["--out"]).expanduser()
-        kind = format_of(found.options.get("--format", ""), target)
-        models = models_in(found.files[0], found.keys.get("strategy", ""))
-        name = found.keys.get("user") or only(dict.fromkeys(models.users), "user")
-        new = name == NEW and NEW not in models.users
-        model = models.new_user() if new else models.user(name)
-        guarded(write_atomically, target, content(model, kind))
-        print(f"{target}: {model!r}", file=sys.stderr)
-    except CorsageError as error:
-        return complain(error, 2)
-    return 0
+    found = read(words, ("strategy", "user"), ("--out", "--format"), ())
+    if len(found.files) != 1 or "--out" not in found.options:
+        raise ConfigError("export: name a run folder or state-dir, and --out FILE.")
+    target = Path(found.options["--out"]).expanduser()
+    kind = format_of(found.options.get("--format", ""), target)
+    models = models_in(found.files[0], found.keys.get("strategy", ""))
+    name = found.keys.get("user") or only(dict.fromkeys(models.users), "user")
+    new = name == NEW_USER and NEW_USER not in models.users
+    model = models.new_user() if new else models.user(name)
+    guarded(write_atomically, target, content(model, kind))
+    print(f"{target}: {model!r}", file=sys.stderr)
 
 
 def format_of(word: str, target: Path) -> str:
     """The format that is asked for, or that the file's name says."""
-    kinds = sorted(set(ENDINGS.values()))
-    kind = word or ENDINGS.get(target.suffix, "")
+    kinds = sorted(set(FORMATS.values()))
+    kind = word or FORMATS.get(target.suffix, "")
     if kind not in kinds:
         raise ConfigError(f"--format {kind or '...'}: is none.{nearest(kind, kinds)}")
     return kind

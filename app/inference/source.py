@@ -37,7 +37,7 @@ class Models:
         raise NotImplementedError
 
     def new_user(self) -> UserModel:
-        """What a new user begins with."""
+        """The model that a new user begins with."""
         raise NoModel(f"{self.row}: a device has no model but its users' own.")
 
 
@@ -57,7 +57,7 @@ class OfRun(Models):
         return self._row.user(name)
 
     def new_user(self) -> UserModel:
-        """What all share."""
+        """The model that all share."""
         return self._row.new_user()
 
 

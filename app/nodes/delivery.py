@@ -13,7 +13,15 @@ from flwr.supercore import log
 
 from corsage.app.nodes.node import Node
 from corsage.app.results.header import Header, spec
-from corsage.app.results.rowfile import CODES, MODELS, PICKED, SCALES, SHARED, USERS, encoded
+from corsage.app.results.rowfile import (
+    CODES,
+    MODELS_PREFIX,
+    PICKED,
+    SCALES_PREFIX,
+    SHARED_PREFIX,
+    USERS_PREFIX,
+    encoded,
+)
 from corsage.app.states.pieces import ModelShelf
 from corsage.clients.base import Client, Models
 from corsage.core.arrays import Array, Arrays
@@ -70,10 +78,10 @@ class ModelDelivery:
         """The header and the tensors of some of the client's users."""
         task, data, form = self.task, self.node.data, client.arithmetic
         arrays = tensors(client.full, models, list(places))
-        size = sum(a[:1].nbytes for name, a in arrays.items() if name.startswith(USERS))
+        size = sum(a[:1].nbytes for name, a in arrays.items() if name.startswith(USERS_PREFIX))
         kept = self.room is None or size <= self.room
         if not kept:
-            arrays = {n: a for n, a in arrays.items() if not n.startswith(USERS)}
+            arrays = {n: a for n, a in arrays.items() if not n.startswith(USERS_PREFIX)}
         if not self.count or self.shelf.each_alone:
             arrays |= fixed(client.full)  # of the pieces of a row, its file takes the first's
         head = Header(
@@ -102,7 +110,7 @@ class ModelDelivery:
 def fixed(network: Network) -> Arrays:
     """The frozen arrays by name, as far as a file can hold them."""
     kept = network.vector.fixed.arrays.items()
-    return {SHARED + name: array for name, array in kept if str(array.dtype) in CODES}
+    return {SHARED_PREFIX + name: array for name, array in kept if str(array.dtype) in CODES}
 
 
 def scales(data: FederatedData, users: Sequence[str]) -> Arrays:
@@ -111,20 +119,20 @@ def scales(data: FederatedData, users: Sequence[str]) -> Arrays:
         return {}
     rows = [data.index[user] for user in users]
     names = ("shift", "scale", "label")
-    return {SCALES + name: getattr(data.own, name)[rows] for name in names}
+    return {SCALES_PREFIX + name: getattr(data.own, name)[rows] for name in names}
 
 
 def tensors(network: Network, models: Models, places: list[int]) -> Arrays:
     """Some users' models by the parameters' names, what is shared once."""
     if models.picked is not None:
         picked = np.asarray(models.picked, np.int64)[places]
-        return {**split(network, models.whole, network.whole, MODELS), PICKED: picked}
+        return {**split(network, models.whole, network.whole, MODELS_PREFIX), PICKED: picked}
     if models.heads is not None:
-        heads = split(network, models.heads[places], network.head, USERS)
-        return {**split(network, models.whole, network.body, SHARED), **heads}
+        heads = split(network, models.heads[places], network.head, USERS_PREFIX)
+        return {**split(network, models.whole, network.body, SHARED_PREFIX), **heads}
     if models.whole.ndim == 1:
-        return split(network, models.whole, network.whole, SHARED)
-    return split(network, models.whole[places], network.whole, USERS)
+        return split(network, models.whole, network.whole, SHARED_PREFIX)
+    return split(network, models.whole[places], network.whole, USERS_PREFIX)
 
 
 def split(network: Network, flat: Array, part: slice, prefix: str) -> Arrays:

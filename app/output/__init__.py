@@ -1,1 +1,1 @@
-"""What people see of a run: progress, remarks, the table, the report and its plots."""
+"""All that people see of a run on the terminal: progress, remarks, notes and the table."""

@@ -15,7 +15,7 @@ Write = Callable[[str], None]
 
 
 def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook."""
+    """True if this process is the kernel of a notebook."""
     python = sys.modules.get("IPython")
     shell = python.get_ipython() if python is not None else None
     return shell is not None and hasattr(shell, "kernel")

@@ -1,4 +1,4 @@
-"""What is to be known beside a table's means: who is worse off, who is no better than a guess.
+"""Notes beside a table's means: users who are worse off, models no better than a guess.
 
 A note is a line under the table; `measures_table` has the measures that the table has no room for.
 """
@@ -17,9 +17,9 @@ from corsage.core.measures import DASH, MEASURES, Measure, measure_of
 from corsage.core.messages.replies import reading_order
 
 Result = Mapping[str, Any]
-NAMED = 3
+NAMED_USERS = 3
 """Users that a note names."""
-WORDS = {ROW_ALONE: "alone", ROW_TOGETHER: "together"}
+REFERENCE_WORDS = {ROW_ALONE: "alone", ROW_TOGETHER: "together"}
 TITLES = ("measure", "strategy", "mean ± std", "pooled", "users")
 
 
@@ -31,7 +31,7 @@ def notes(results: Sequence[Result]) -> list[str]:
 
 def hurt_notes(results: Sequence[Result]) -> Iterator[str]:
     """Of each reference, how many users of each row would be better off with it."""
-    for kind, words in WORDS.items():
+    for kind, words in REFERENCE_WORDS.items():
         own = [(str(r["strategy"]), r["hurt"][kind]) for r in results if kind in r.get("hurt", {})]
         for than in dict.fromkeys(str(hurt["than"]) for _, hurt in own):
             each = [f"{name} {shares(hurt)}" for name, hurt in own if hurt["than"] == than]
@@ -39,7 +39,7 @@ def hurt_notes(results: Sequence[Result]) -> Iterator[str]:
 
 
 def shares(hurt: Mapping[str, Any]) -> str:
-    """Who is hurt, and who beyond noise: `12% (beyond noise 4%)`."""
+    """The share of users who are hurt, and beyond noise: `12% (beyond noise 4%)`."""
     sure = hurt.get("share_beyond_noise")
     beyond = "" if sure is None or not hurt["share"] else f" (beyond noise {percent(sure)})"
     return percent(hurt["share"]) + beyond
@@ -58,7 +58,7 @@ def useless_notes(results: Sequence[Result]) -> Iterator[str]:
 
 
 def useless(result: Result) -> str:
-    """What is to be said of a row whose models are no better than one answer a user; or nothing."""
+    """A note on a row whose models are no better than one answer a user; or nothing."""
     measure, guess = measure_of(result), result.get("baseline")
     if not guess or measure.merit(result[measure.name]["mean"]) > measure.merit(guess["mean"]):
         return ""
@@ -89,15 +89,15 @@ def untested(results: Sequence[Result]) -> Iterator[str]:
             same.setdefault(tuple(names), []).append(str(result["strategy"]))
     for names, rows in same.items():
         order = sorted(names, key=reading_order)
-        more = f" and {len(order) - NAMED} more" if len(order) > NAMED else ""
+        more = f" and {len(order) - NAMED_USERS} more" if len(order) > NAMED_USERS else ""
         whose = "" if len(same) == 1 else f" ({', '.join(rows)})"
         users = "1 user has" if len(order) == 1 else f"{len(order):,} users have"
-        named = ", ".join(order[:NAMED]) + more
+        named = ", ".join(order[:NAMED_USERS]) + more
         yield f"{users} no test samples, and no share in these numbers{whose}: {named}"
 
 
 def chosen(results: Sequence[Result]) -> Iterator[str]:
-    """What keys that nobody set came to."""
+    """The values that keys which nobody set came to."""
     said = dict.fromkeys(words for result in results for words in result.get("chosen", []))
     if said:
         yield f"By default: {'; '.join(said)}"

@@ -26,9 +26,9 @@ from corsage.strategies.rounds.results import Summary
 
 REFRESH = 0.1
 """Seconds between drawings at least: a round may take less than drawing the line."""
-PACE = 30
+PACE_ROUNDS = 30
 """Rounds over which the pace is taken for the seconds that are left."""
-MARKS = 10
+PROGRESS_PARTS = 10
 """Parts of a run of which each ends with one plain line, when not on a terminal."""
 
 
@@ -51,7 +51,7 @@ class Progress:
         self.task: TaskID | None = None
         self.strategy, self.total, self.round, self.begin = "", 0, 0, 0
         self.evaluated = ""
-        self.stamps: deque[tuple[float, int]] = deque(maxlen=PACE + 1)
+        self.stamps: deque[tuple[float, int]] = deque(maxlen=PACE_ROUNDS + 1)
         self.started = self.drawn = 0.0
         self.took: float | None = None
 
@@ -133,8 +133,8 @@ class Progress:
         return f"{self.strategy}: {self.total} round{'' if self.total == 1 else 's'}"
 
     def mark(self, number: int) -> int:
-        """How many of the run's parts are behind after this round."""
-        return number * MARKS // max(self.total, 1)
+        """The number of the run's parts that are behind after this round."""
+        return number * PROGRESS_PARTS // max(self.total, 1)
 
     def left(self) -> float:
         """Seconds to the end at the pace of the last rounds; nan before the first."""
@@ -215,7 +215,7 @@ class Progress:
 
 
 def is_tty(stream: Any) -> bool:
-    """Whether somebody watches a stream; it may be closed, or replaced by anything."""
+    """True if somebody watches a stream; it may be closed, or replaced by anything."""
     try:
         return bool(stream.isatty())
     except (AttributeError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""What a run's numbers do not say of themselves: inputs of a wild scale, models no better than a
+"""Remarks on what numbers do not say of themselves: inputs of a wild scale, models no better than a
 guess.
 
 Inputs are looked at where they are at hand, in a simulation. What a guess scores is in the results:
@@ -26,7 +26,7 @@ from corsage.strategies.rounds.results import Summary
 
 WILD = 100.0
 """Inputs whose root mean square is beyond this; SGD at the usual step sizes wants about 1."""
-LOOKED_AT = 10_000
+REMARK_SAMPLES = 10_000
 """Samples that are looked at, evenly out of all."""
 SOLVED = ("known_clusters", "convex_clustering")
 """Families that do not train a convex loss by SGD: they take any scale."""
@@ -87,7 +87,7 @@ def idle(config: Config, strategies: Sequence[str]) -> list[str]:
 
 
 def dealt(strategy: Strategy[Any, Any]) -> FederatedData | None:
-    """What a simulation deals to its users; None where devices have data of their own."""
+    """The data that a simulation deals to its users; None where devices have their own."""
     if not strategy.members.at_home:
         return None
     config = strategy.config
@@ -104,13 +104,13 @@ def as_inputs(data: FederatedData, strategy: Strategy[Any, Any]) -> FederatedDat
 
 
 def by_sgd(strategy: Strategy[Any, Any]) -> bool:
-    """Whether models are trained by steps of `lr`."""
+    """True if models are trained by steps of `lr`."""
     return not (ALGORITHMS[source(strategy.name)].family in SOLVED and strategy.job.convex)
 
 
 def wild(data: FederatedData) -> str:
-    """What is to be said of inputs that are far from 1; nothing if they are not."""
-    rows = data.x[:: max(1, len(data.x) // LOOKED_AT)]
+    """A remark on inputs that are far from 1; nothing if they are not."""
+    rows = data.x[:: max(1, len(data.x) // REMARK_SAMPLES)]
     if not rows.size or data.vectors is not None:
         return ""
     inputs = (rows.astype(np.float64) - along_channels(data.shift)) * along_channels(data.scale)
@@ -126,7 +126,7 @@ def wild(data: FederatedData) -> str:
 
 
 def risen(result: Summary) -> str:
-    """What is to be said of an error that rose over the run."""
+    """A remark on an error that rose over the run."""
     measure = MEASURES[result.measure]
     if measure.higher_is_better or len(result.curve) < 2:
         return ""

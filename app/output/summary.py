@@ -1,4 +1,4 @@
-"""What a run comes to: statistics over users, human units and the table at its end."""
+"""The summary of a run: statistics over users, human units and the table at its end."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Row = Mapping[str, Any]
 Result = Mapping[str, Any]
 """One strategy at its end, as in the JSON summary."""
 
-FAILED = "failed"
+FAILED_CELL = "failed"
 """What stands where the measure would."""
-WIDE = 120
+TEXT_COLUMNS = 120
 """Columns of a table that is printed as text."""
-NAME = 12
+NAME_COLUMNS = 12
 """Columns of a strategy's name that the table has at least."""
 
 Points = tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -88,7 +88,7 @@ def shared_measure(results: Sequence[Result]) -> Measure:
 
 
 def best(results: Sequence[Result]) -> list[bool]:
-    """Which results have the best mean; those that are shown as equal to it share the honour."""
+    """The results of the best mean; those that are shown as equal to it share the honour."""
     measure = shared_measure(results)
     means = [result[measure.name]["mean"] for result in results]
     merits = measure.merit(means)
@@ -155,7 +155,7 @@ def summary_table(
     longest = max(
         (len(name) for name in (*(str(r["strategy"]) for r in results), *failed)), default=0
     )
-    table.spare = max(longest - NAME, 0)
+    table.spare = max(longest - NAME_COLUMNS, 0)
     heads = columns(shared_measure(results))
     shown = [place for place, title in enumerate(heads) if title not in without]
     for place in shown:
@@ -166,7 +166,7 @@ def summary_table(
             justify="right" if place else "left",
             no_wrap=place > 0,
             overflow="fold",
-            min_width=None if place else min(longest, NAME),
+            min_width=None if place else min(longest, NAME_COLUMNS),
             vertical="bottom",
         )
     for result, top in zip(results, best(results), strict=True):
@@ -177,7 +177,7 @@ def summary_table(
             line[1].stylize("bold")
         table.add_row(*line)
     for name in failed:
-        table.add_row(Text(name), Text(FAILED, "red"), *[DASH] * (len(table.columns) - 2))
+        table.add_row(Text(name), Text(FAILED_CELL, "red"), *[DASH] * (len(table.columns) - 2))
     lines = [note for result in results if (note := dropped_note(result, names=3))]
     lines += [f"{name} failed: {why}" for name, why in failed.items()]
     lines += notes(results)
@@ -188,7 +188,7 @@ def summary_table(
 
 
 def dropped_note(result: Result, names: int) -> str:
-    """Which users' replies a strategy dropped and how often, the worst first; `` if none."""
+    """Users whose replies were dropped, and how often, the worst first; `` if none."""
     dropped = {str(u): int(n) for u, n in (result.get("dropped") or {}).items() if n}
     if not dropped:
         return ""
@@ -226,7 +226,7 @@ def plain(*parts: RenderableType) -> str:
     """Tables one below the other, as the terminal shows them, without colours."""
     file = io.StringIO()
     console = Console(
-        file=file, width=WIDE, force_jupyter=False, force_terminal=False, color_system=None
+        file=file, width=TEXT_COLUMNS, force_jupyter=False, force_terminal=False, color_system=None
     )
     for part in parts:
         console.print(part, crop=False)
@@ -234,7 +234,7 @@ def plain(*parts: RenderableType) -> str:
 
 
 def findings(results: Sequence[Result]) -> Iterator[tuple[str, list[list[str]]]]:
-    """What methods have to say at their ends: titles after the strategy's name, and their rows.
+    """Findings of the methods at their ends: titles after the strategy's name, and rows.
 
     A result may have `findings`, a list of `{"title": ..., "rows": [[label, text], ...]}`.
     """

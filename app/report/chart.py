@@ -17,13 +17,13 @@ from corsage.app.output.summary import human_bytes, human_seconds
 from corsage.core.arrays import Floats
 from corsage.core.measures import DASH, Measure, four_digits
 
-POINTS = 240
+LINE_POINTS = 240
 """Points of a line that are drawn: more of them nobody can tell apart."""
-REACH = 4.0
+LIMIT_WIDTHS = 4.0
 """How many of the series' own widths the limits reach beyond their middle."""
-LEAST = 0.5
+LEAST_WIDTH = 0.5
 """A width that is taken for a series that is flat, as a share of where it lies."""
-STEPS = (1.0, 2.0, 5.0, 10.0)
+TICK_STEPS = (1.0, 2.0, 5.0, 10.0)
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Axis:
     log: bool = False
 
     def place(self, value: float) -> float:
-        """Where a value lies: 0 at the low end, 1 at the high end."""
+        """Place of a value: 0 at the low end, 1 at the high end."""
         low, high, value = (self.scaled(v) for v in (self.low, self.high, value))
         return (value - low) / ((high - low) or 1.0)
 
@@ -157,7 +157,7 @@ def finite(values: Iterable[float | None]) -> list[float]:
     return [float(v) for v in values if v is not None and math.isfinite(v)]
 
 
-def thinned(count: int, most: int = POINTS) -> list[int]:
+def thinned(count: int, most: int = LINE_POINTS) -> list[int]:
     """At most so many of the places 0 .. count - 1, evenly, the first and the last among them."""
     if count <= most:
         return list(range(count))
@@ -184,14 +184,14 @@ def limits(
 
 
 def usual(found: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Where most strategies lie, and how far from there a value is still near."""
+    """The middle of most strategies, and how far from there a value is still near."""
     quantiles = sorted(
         (np.quantile(values, [0.1, 0.5, 0.9]).tolist() for values in found), key=lambda q: abs(q[1])
     )
     middle = quantiles[(len(quantiles) - 1) // 2][1]
     widths = sorted(high - low for low, _, high in quantiles)
-    width = max(widths[(len(widths) - 1) // 2], LEAST * abs(middle))
-    return middle, REACH * width or math.inf
+    width = max(widths[(len(widths) - 1) // 2], LEAST_WIDTH * abs(middle))
+    return middle, LIMIT_WIDTHS * width or math.inf
 
 
 def even_ticks(axis: Axis, about: int = 5) -> list[float]:
@@ -199,7 +199,7 @@ def even_ticks(axis: Axis, about: int = 5) -> list[float]:
     span = (axis.high - axis.low) or 1.0
     raw = span / about
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(s * power for s in STEPS if s * power >= raw * 0.999)
+    step = next(s * power for s in TICK_STEPS if s * power >= raw * 0.999)
     if axis.kind in ("round", "count"):
         step = max(step, 1.0)
     first = math.ceil(axis.low / step - 1e-9)
@@ -230,7 +230,7 @@ def tick_text(value: float, kind: str, step: float) -> str:
 
 
 def kind_of(measure: Measure) -> str:
-    """How the page writes a measure's numbers."""
+    """The kind by which the page writes a measure's numbers."""
     return "percent" if measure.unit == "%" else "number"
 
 
@@ -242,5 +242,5 @@ def written(value: float | None, kind: str) -> str:
 
 
 def ranked(values: Floats) -> list[float]:
-    """Where users lie on an axis of shares, each in the middle of its own."""
+    """Places of users on an axis of shares, each in the middle of its own."""
     return [float(v) for v in (np.arange(values.size) + 0.5) * 100 / max(values.size, 1)]

@@ -1,6 +1,6 @@
 """The report of a run: one HTML file with everything in it, to read, to print and to pass on.
 
-The parts are in `page/`: charts as numbers (`chart`, `learning`, `people`, `groups`, `estimates`),
+The parts are beside it: charts as numbers (`chart`, `curves`, `people`, `divisions`, `estimates`),
 how they are drawn (`drawing`, `strips`, `style`), and what answers to the pointer (`script`).
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import count
@@ -16,20 +17,22 @@ from pathlib import Path
 from typing import Any
 
 from corsage.app.output.summary import Result, Row, findings_section
-from corsage.app.report import estimates, fields, groups, words
+from corsage.app.report import divisions, estimates, result_fields, words
 from corsage.app.report.chart import Chart
+from corsage.app.report.curves import learning_charts
 from corsage.app.report.drawing import definitions, figure, legend
-from corsage.app.report.learning import learning_charts
-from corsage.app.report.looks import Look, looks
-from corsage.app.report.people import people_charts, table
+from corsage.app.report.people import people_charts, table, user_table
 from corsage.app.report.scripts import SCRIPT
-from corsage.app.report.settings import command, settings
 from corsage.app.report.strips import strips
-from corsage.app.report.style import SHEET
+from corsage.app.report.style import SHEET, Look, looks
 from corsage.app.report.trees import Tree, trees
-from corsage.app.report.usertable import user_table
+from corsage.core.configuration.known_keys import known_keys
 from corsage.core.files import write_atomically
 from corsage.core.keys import Value
+from corsage.core.measures import DASH
+
+NOT_AGAIN = ("resume", "run-dir")
+"""Keys that say where a run was kept, not what it was."""
 
 
 def write_report(
@@ -78,7 +81,7 @@ def page(
             words.all_measures(results),
             estimates.section(results),
             drawn.views(estimates.caterpillars(results)),
-            groups.section(results, found or {}),
+            divisions.section(results, found or {}),
             findings_section(results),
         ]
     )
@@ -108,7 +111,7 @@ def page(
 
 
 def policy(script: str) -> str:
-    """What the page may load and run: nothing but its own script and style."""
+    """Restrict what the page may load and run to its own script and style."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
 
@@ -154,7 +157,7 @@ class Drawn:
         return legend(self.order, self.looks)
 
     def json(self) -> dict[str, Any]:
-        """What the page's script needs."""
+        """The numbers that the page's script needs."""
         names = [{"name": n, "colour": self.looks[n].colour} for n in self.order]
         charts = [chart.json(self.order) for chart in self.charts]
         return {"strategies": names, "charts": charts, "users": self.table}
@@ -168,7 +171,7 @@ def learning(drawn: Drawn, rows: Sequence[Row]) -> str:
 
 def people(drawn: Drawn) -> str:
     """The section on users."""
-    measures = fields.measures(drawn.results)
+    measures = result_fields.measures(drawn.results)
     pictures = "".join(
         strips(drawn.results, measure, drawn.order, drawn.looks, extra=measure is not measures[0])
         for measure in measures
@@ -183,3 +186,62 @@ def people(drawn: Drawn) -> str:
             user_table(drawn.table),
         ]
     )
+
+
+def grouped(config: Mapping[str, Value]) -> dict[str, dict[str, tuple[Value, bool]]]:
+    """Group titles, their keys, and each key's value and whether it was changed."""
+    groups: dict[str, dict[str, tuple[Value, bool]]] = {}
+    rest = dict(config)
+    for name, key in known_keys().items():
+        if name in rest:
+            value = rest.pop(name)
+            groups.setdefault(key.title, {})[name] = (value, value != key.default)
+    if rest:
+        groups["Other"] = {name: (value, True) for name, value in rest.items()}
+    return groups
+
+
+def word(value: Any) -> str:
+    """A value as it is written on the command line."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def settings(config: Mapping[str, Value]) -> str:
+    """The keys that were changed from their defaults, and behind a fold all of them."""
+    groups = grouped(config)
+    changed = [
+        f'<tr class="set"><td>{escape(name)}</td><td>{escape(word(value)) or DASH}</td></tr>'
+        for group in groups.values()
+        for name, (value, set_) in group.items()
+        if set_
+    ]
+    return (
+        '<p class="soft">Keys that were changed from their defaults:</p>\n'
+        f'<div class="keys"><section><table>{"".join(changed)}</table></section></div>\n'
+        f"<details><summary>All {len(config)} keys</summary>\n"
+        f'<div class="keys">{keys(config)}</div></details>'
+    )
+
+
+def keys(config: Mapping[str, Value]) -> str:
+    """The resolved configuration, a small table a group; what was changed is bold."""
+    sections = []
+    for title, group in grouped(config).items():
+        lines = []
+        for name, (value, changed) in group.items():
+            mark = ' class="set"' if changed else ""
+            shown = escape(word(value)) or DASH
+            lines.append(f"<tr{mark}><td>{escape(name)}</td><td>{shown}</td></tr>")
+        sections.append(
+            f"<section><h3>{escape(title)}</h3><table>{''.join(lines)}</table></section>"
+        )
+    return "\n".join(sections)
+
+
+def command(config: Mapping[str, Value]) -> str:
+    """The command that does the same run again: what is not its default, and the seed always."""
+    changed = {n: v for g in grouped(config).values() for n, (v, set_) in g.items() if set_}
+    if "seed" in config:
+        changed["seed"] = config["seed"]
+    words = [shlex.quote(f"{n}={word(v)}") for n, v in changed.items() if n not in NOT_AGAIN]
+    return " ".join(["python run_simulation.py", *words])

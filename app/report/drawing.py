@@ -12,23 +12,23 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from corsage.app.report.chart import Chart, Series, written
-from corsage.app.report.looks import Look, spaced
+from corsage.app.report.style import Look, spaced
 
-WIDTH, HEIGHT = 1000, 300
+DRAWING_WIDTH, HEIGHT = 1000, 300
 LABEL = 16
 """Pixels that a label at a line's end needs."""
-ROOM = 20
+LABEL_HEIGHT = 20
 """Pixels of height for each labelled strategy, so that their lines come apart."""
-LABELS = 30
+MOST_LABELS = 30
 """Strategies up to which lines are labelled at their ends; beyond them there is the legend."""
 MARKED = 5
 """Marks along a line."""
-FAR = 1_000_000
+CUT_AT = 1_000_000
 """Heights beyond the drawing at which a line is cut: nobody looks there."""
-FEW = 60
+MOST_DOTS = 60
 """Users up to which each is a dot on its line."""
 
-MARKS = (
+SHAPES = (
     "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0",
     "M-3.5-3.5h7v7h-7z",
     "M0-4.8L4.5 3.4H-4.5z",
@@ -45,7 +45,7 @@ Looks = Mapping[str, Look]
 
 def definitions() -> str:
     """The marks, once a page."""
-    marks = "".join(f'<path id="m{n}" d="{d}"/>' for n, d in enumerate(MARKS))
+    marks = "".join(f'<path id="m{n}" d="{d}"/>' for n, d in enumerate(SHAPES))
     return f'<svg width="0" height="0" class="defs" aria-hidden="true"><defs>{marks}</defs></svg>'
 
 
@@ -90,23 +90,23 @@ class Frame:
 
     def __init__(self, chart: Chart, order: Sequence[str]) -> None:
         self.chart, self.order = chart, order
-        labelled = chart.ends and len(chart.series) <= LABELS
+        labelled = chart.ends and len(chart.series) <= MOST_LABELS
         self.labelled = labelled and chart.choice[1] != "test size"
-        self.height = max(HEIGHT, ROOM * len(chart.series) if self.labelled else 0)
+        self.height = max(HEIGHT, LABEL_HEIGHT * len(chart.series) if self.labelled else 0)
 
     def left(self, value: float) -> float:
         """From the left, in the drawing's units."""
-        return WIDTH * min(max(self.chart.x.place(value), -0.01), 1.0)
+        return DRAWING_WIDTH * min(max(self.chart.x.place(value), -0.01), 1.0)
 
     def top(self, value: float) -> float:
         """From the top, in pixels, which are the drawing's units of height."""
         if not math.isfinite(value):
             value = self.chart.y.high
-        far = FAR * self.height
+        far = CUT_AT * self.height
         return min(max(self.height * (1.0 - self.chart.y.place(value)), -far), far)
 
     def seen(self, value: float) -> bool:
-        """Whether a value is within the limits."""
+        """True if a value is within the limits."""
         return self.chart.y.low <= value <= self.chart.y.high
 
     def css(self, series: Series) -> str:
@@ -138,20 +138,20 @@ def figure(chart: Chart, order: Sequence[str], looks: Looks, number: int) -> str
 def svg(frame: Frame, looks: Looks) -> str:
     """The lines, bands and rules."""
     chart, height = frame.chart, frame.height
-    rules = "".join(f"M0 {frame.top(v):.1f}H{WIDTH}" for v, _ in chart.y.ticks())
+    rules = "".join(f"M0 {frame.top(v):.1f}H{DRAWING_WIDTH}" for v, _ in chart.y.ticks())
     inner = "".join(strategy(frame, series, looks[series.name]) for series in chart.series)
     zero = (
-        f'<path class="zero" d="M0 {frame.top(chart.zero):.1f}H{WIDTH}"/>'
+        f'<path class="zero" d="M0 {frame.top(chart.zero):.1f}H{DRAWING_WIDTH}"/>'
         if chart.zero is not None
         else ""
     )
     if chart.basis:
-        zero += f'<path class="base" d="M0 {frame.top(chart.basis[0]):.1f}H{WIDTH}"/>'
+        zero += f'<path class="base" d="M0 {frame.top(chart.basis[0]):.1f}H{DRAWING_WIDTH}"/>'
     names = ", ".join(series.name for series in chart.series)
     label = escape(f"{chart.title}: {names}", quote=True)
     return (
-        f'<svg class="area" viewBox="0 0 {WIDTH} {height}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{label}"><path class="grid" d="{rules}"/>'
+        f'<svg class="area" viewBox="0 0 {DRAWING_WIDTH} {height}" preserveAspectRatio="none" '
+        f'role="img" aria-label="{label}"><path class="grid" d="{rules}"/>'
         f'<g class="fit">{zero}{inner}</g></svg>'
     )
 
@@ -169,7 +169,7 @@ def strategy(frame: Frame, series: Series, look: Look) -> str:
         if len(series.low) > 1:
             parts.append(f'<path class="band {colour}" d="{band(frame, series)}"/>')
         parts.append(line(points, series, look))
-        if series.names and len(points) <= FEW:
+        if series.names and len(points) <= MOST_DOTS:
             parts.append(f'<path class="dots {colour}" d="{dots(points)}"/>')
     return f'<g class="{frame.css(series)}">{"".join(parts)}</g>'
 
@@ -179,10 +179,10 @@ def line(points: Sequence[tuple[float, float]], series: Series, look: Look) -> s
     css = f"c{look.colour} d{look.dash}"
     end_x, end_y = points[-1]
     if series.across:
-        return f'<path class="line level {css}" d="M0 {end_y:.1f}H{WIDTH}"/>'
+        return f'<path class="line level {css}" d="M0 {end_y:.1f}H{DRAWING_WIDTH}"/>'
     drawn = f'<path class="line {css}" d="{path(points)}"/>'
-    if end_x < WIDTH - 1 and not series.names:
-        drawn += f'<path class="carry {css}" d="M{end_x:.1f} {end_y:.1f}H{WIDTH}"/>'
+    if end_x < DRAWING_WIDTH - 1 and not series.names:
+        drawn += f'<path class="carry {css}" d="M{end_x:.1f} {end_y:.1f}H{DRAWING_WIDTH}"/>'
     return drawn
 
 
@@ -197,7 +197,7 @@ def dots(points: Sequence[tuple[float, float]]) -> str:
 
 
 def band(frame: Frame, series: Series) -> str:
-    """What lies between a band's edges."""
+    """The area between a band's edges."""
     there = [(frame.left(x), frame.top(y)) for x, y in zip(series.x, series.high, strict=True)]
     back = [(frame.left(x), frame.top(y)) for x, y in zip(series.x, series.low, strict=True)]
     return path(there + back[::-1]) + "z"
@@ -212,7 +212,7 @@ def whiskers(frame: Frame, series: Series) -> str:
 
 
 def ticks(frame: Frame) -> str:
-    """What stands at the left and below."""
+    """Ticks and labels at the left and below."""
     chart = frame.chart
     left = "".join(
         f'<span style="top:{frame.top(v):.1f}px">{escape(text)}</span>'
@@ -223,7 +223,7 @@ def ticks(frame: Frame) -> str:
 
 
 def basis(frame: Frame, value: float, answer: str) -> str:
-    """What stands at the level that needs no model."""
+    """A line at the level that needs no model."""
     hidden = "" if frame.seen(value) else ";visibility:hidden"
     said = f"{written(value, frame.chart.y.kind)} without a model"
     style = f"top:{frame.top(value):.1f}px{hidden}"
@@ -251,7 +251,7 @@ def marked(places: Sequence[float], number: int) -> list[int]:
     """At which points of a line marks are: its end, and some that others' marks do not cover."""
     if not places:
         return []
-    step = WIDTH / MARKED
+    step = DRAWING_WIDTH / MARKED
     wanted = [(n + (number * 2 % 5 + 1) / 6) * step for n in range(MARKED)]
     inside = [w for w in wanted if places[0] <= w < places[-1] - step / 4]
     near = {min(range(len(places)), key=lambda i: abs(places[i] - w)) for w in inside}
@@ -259,7 +259,7 @@ def marked(places: Sequence[float], number: int) -> list[int]:
 
 
 def flags(frame: Frame, looks: Looks) -> str:
-    """Who is beyond the limits, and where to: one outlier must not flatten all others."""
+    """Arrows to those beyond the limits: one outlier must not flatten all others."""
     found = []
     for series in frame.chart.series:
         for side in (1.0, -1.0):

@@ -11,9 +11,9 @@ from corsage.app.report.chart import Axis, Chart, Series, limits, thinned
 from corsage.app.report.words import wide
 from corsage.core.measures import DASH, four_digits
 
-WIDE = 1.959964
+INTERVAL_WIDTH = 1.959964
 """Standard errors to each side of a 95% interval."""
-MOST = 300
+MOST_CATERPILLAR_USERS = 300
 """Users of a caterpillar plot; of more of them every so-manieth, and both ends."""
 TABS = 8
 """Coefficients that have a caterpillar plot."""
@@ -156,12 +156,12 @@ def caterpillar(strategy: str, users: Mapping[str, Any], name: str) -> Chart:
         for user, u in users.items()
         if u.get("estimate", {}).get(name) is not None
     )
-    at = thinned(len(found), MOST)
+    at = thinned(len(found), MOST_CATERPILLAR_USERS)
     x = [float(i + 1) for i in at]
     y = [found[i][0] for i in at]
     sure = all(found[i][2] is not None for i in at)
     low, high = (
-        [found[i][0] + sign * WIDE * (found[i][2] or 0.0) for i in at] if sure else []
+        [found[i][0] + sign * INTERVAL_WIDTH * (found[i][2] or 0.0) for i in at] if sure else []
         for sign in (-1.0, 1.0)
     )
     series = Series(strategy, x, y, low, high, [found[i][1] for i in at])

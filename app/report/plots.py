@@ -21,13 +21,13 @@ from matplotlib.ticker import NullLocator
 
 from corsage.app.output.summary import Points, Result, Row, shared_measure
 from corsage.app.report.chart import Chart, Series, written
-from corsage.app.report.learning import measure_chart
-from corsage.app.report.looks import DARK_LINES, LIGHT_LINES, looks, spaced
+from corsage.app.report.curves import measure_chart
 from corsage.app.report.people import ranks
+from corsage.app.report.style import DARK_LINES, LIGHT_LINES, looks, spaced
 
 SIZE, DPI = (8.0, 4.8), 150
 """Inches and dots an inch: 1200 by 720 pixels."""
-MANY = 8
+MOST_LEGEND_PAIRS = 8
 """Strategies of which each still gets two lines in a legend."""
 GAP = 0.055
 """Height of a label beside a line's end, as a share of the plot's."""
@@ -115,7 +115,9 @@ def label_ends(
 def legend(axes: Axes, theme: Theme) -> None:
     """Names to the right of the plot, where they cover nothing."""
     lines = [line for line in axes.get_lines() if line.get_gid() == "curve"]
-    if len(lines) > MANY:  # one line each, and a figure that is high enough for all of them
+    if (
+        len(lines) > MOST_LEGEND_PAIRS
+    ):  # one line each, and a figure that is high enough for all of them
         for line in lines:
             line.set_label(str(line.get_label()).replace("\n", "  "))
         height = max(SIZE[1], 0.22 * len(lines) + 0.2)
@@ -125,7 +127,7 @@ def legend(axes: Axes, theme: Theme) -> None:
         loc="upper left",
         bbox_to_anchor=(1.01, 1.0),
         borderaxespad=0.0,
-        labelspacing=0.4 if len(lines) > MANY else 0.9,
+        labelspacing=0.4 if len(lines) > MOST_LEGEND_PAIRS else 0.9,
         frameon=False,
         fontsize=10,
         labelcolor=theme.ink,

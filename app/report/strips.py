@@ -1,4 +1,4 @@
-"""How users are spread: a strip a strategy, with a dot a user, the middle half, the mean."""
+"""Strips of users: one a strategy, with a dot a user, the middle half, the mean."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from corsage.app.output.summary import Result
 from corsage.app.report.chart import Axis, Series, kind_of, limits, written
-from corsage.app.report.drawing import WIDTH, Looks, mark, sample
-from corsage.app.report.people import WORDS, spreads
+from corsage.app.report.drawing import DRAWING_WIDTH, Looks, mark, sample
+from corsage.app.report.people import VIEW_WORDS, spreads
 from corsage.core.measures import Measure
 
 TALL = 38
@@ -34,7 +34,8 @@ def strips(
     title = f"{measure.word} of all users"
     return (
         f'<figure class="{css}" data-of="{escape(measure.word, quote=True)}" '
-        f'data-against="{WORDS["spread"]}">\n<h3>{escape(title[:1].upper() + title[1:])}</h3>\n'
+        f'data-against="{VIEW_WORDS["spread"]}">\n'
+        f"<h3>{escape(title[:1].upper() + title[1:])}</h3>\n"
         f'{rows}<div class="row"><div class="scale">{scale}</div></div>'
         f'<p class="axis">{escape(axis.label)}</p><figcaption>A dot a user, '
         f"{'of many users the ends and every so-manieth; ' if cut(found, results) else ''}"
@@ -50,7 +51,7 @@ def wider(axis: Axis) -> Axis:
 
 
 def cut(found: Sequence[Mapping[str, Any]], results: Sequence[Result]) -> bool:
-    """Whether there are more users than dots."""
+    """True if there are more users than dots."""
     most = max(len(s["names"]) for s in found)
     return most < max(len(r.get("per_user") or {}) for r in results)
 
@@ -58,24 +59,24 @@ def cut(found: Sequence[Mapping[str, Any]], results: Sequence[Result]) -> bool:
 def strip(found: Mapping[str, Any], axis: Axis, number: int, looks: Looks) -> str:
     """One strategy's strip; who is beyond the axis is drawn at its edge, as a triangle is there."""
     name, look = found["strategy"], looks[found["strategy"]]
-    low, middle, high = (WIDTH * held(axis.place(q)) for q in found["quartiles"])
+    low, middle, high = (DRAWING_WIDTH * held(axis.place(q)) for q in found["quartiles"])
     tenth, mean = (held(axis.place(found[key])) for key in ("worst10", "mean"))
     points = "".join(
-        f"M{WIDTH * held(axis.place(value)):.1f} {height(user):.1f}h0"
+        f"M{DRAWING_WIDTH * held(axis.place(value)):.1f} {height(user):.1f}h0"
         for user, value in zip(found["names"], found["values"], strict=True)
     )
     drawing = (
         f'<path class="half" d="M{low:.1f} 5H{high:.1f}V33H{low:.1f}z"/>'
         f'<path class="dots" d="{points}"/><path class="middle" d="M{middle:.1f} 5V33"/>'
-        f'<path class="tenth" d="M{WIDTH * tenth:.1f} 5V33"/>'
+        f'<path class="tenth" d="M{DRAWING_WIDTH * tenth:.1f} 5V33"/>'
     )
     beyond = sum(not axis.low <= value <= axis.high for value in found["values"])
     said = f" ({beyond} beyond the axis)" if beyond else ""
     return (
         f'<div class="row s-{number}" data-strip="{number}"><span class="who">'
         f"{sample(look)} {escape(name)}{said}</span>"
-        f'<div class="track"><svg class="strip c{look.colour}" viewBox="0 0 {WIDTH} {TALL}" '
-        f'preserveAspectRatio="none" aria-hidden="true">{drawing}</svg>'
+        f'<div class="track"><svg class="strip c{look.colour}" viewBox="0 0 {DRAWING_WIDTH} {TALL}"'
+        f' preserveAspectRatio="none" aria-hidden="true">{drawing}</svg>'
         + mark(look, "", f' style="left:{100 * mean:.2f}%"')
         + f'</div><span class="mean">{written(found["mean"], axis.kind)}</span></div>\n'
     )
@@ -87,5 +88,5 @@ def held(place: float) -> float:
 
 
 def height(user: str) -> float:
-    """Where in its strip a user's dot is: anywhere, but always there."""
+    """Height of a user's dot in its strip: anywhere, but always the same."""
     return 7 + zlib.crc32(user.encode("utf-8", "replace")) % 2400 / 100

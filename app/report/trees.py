@@ -1,4 +1,4 @@
-"""How far the models of clusters lie apart: a tree of those that are nearest to each other."""
+"""Distances of clusters' models: a tree of those that are nearest to each other."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 import numpy as np
 
 from corsage.app.output.summary import Result
-from corsage.app.report import fields
+from corsage.app.report import result_fields
 from corsage.app.report.chart import Axis
-from corsage.app.report.drawing import WIDTH
+from corsage.app.report.drawing import DRAWING_WIDTH
 from corsage.app.results.rowfile import RowFile
 from corsage.core.arrays import Floats
 from corsage.core.errors import CheckpointError
 
-MOST = 60
+MOST_TREE_CLUSTERS = 60
 """Clusters of which there is a tree."""
-MEMBERS = 20
+TREE_MEMBERS = 20
 """Users of a cluster whose models stand for all of them."""
-NUMBERS = 20_000_000
+MOST_COMPARED = 20_000_000
 """Parameters of all clusters together that are compared, at most."""
-ROW = 24
+LEAF_HEIGHT = 24
 """Pixels of a leaf."""
 
 
@@ -54,9 +54,9 @@ def trees(folder: Path, results: Sequence[Result]) -> dict[str, Tree]:
     """A tree for each row that has clusters and whose models lie in the run folder."""
     found = {}
     for result in results:
-        name, groups = str(result["strategy"]), fields.clusters(result)
+        name, groups = str(result["strategy"]), result_fields.clusters(result)
         path = folder / name.partition("+")[0] / "models" / f"{name}.safetensors"
-        if 1 < len(set(groups.values())) <= MOST and path.is_file():
+        if 1 < len(set(groups.values())) <= MOST_TREE_CLUSTERS and path.is_file():
             centres = centres_of(path, groups)
             if centres:
                 found[name] = joined(centres)
@@ -72,9 +72,9 @@ def centres_of(path: Path, groups: Mapping[str, str]) -> dict[str, Floats]:
     try:
         file = RowFile(path)
         for cluster, users in members.items():
-            models = [vector(file, user) for user in users[:MEMBERS]]
+            models = [vector(file, user) for user in users[:TREE_MEMBERS]]
             found[cluster] = np.mean(models, axis=0)
-            if found[cluster].size * len(members) > NUMBERS:
+            if found[cluster].size * len(members) > MOST_COMPARED:
                 return {}
     except (CheckpointError, KeyError, ValueError):  # a tree is no reason for want of a report
         return {}
@@ -91,23 +91,23 @@ def joined(centres: Mapping[str, Floats]) -> Tree:
     """Those that are nearest join first; groups are apart as their members are on average."""
     from scipy.cluster.hierarchy import linkage  # seconds to import: only where there are clusters
 
-    names = sorted(centres, key=fields.reading_order)
+    names = sorted(centres, key=result_fields.reading_order)
     steps = linkage(np.stack([centres[name] for name in names]), "average")
     return Tree(names, [(int(a), int(b), float(d)) for a, b, d, _ in steps])
 
 
 def drawing(tree: Tree, counts: Mapping[str, int]) -> str:
     """The tree, a row a cluster, distances from the left to the right."""
-    places, height = tree.places(), ROW * len(tree.leaves)
+    places, height = tree.places(), LEAF_HEIGHT * len(tree.leaves)
     far = max(distance for *_, distance in tree.joins) or 1.0
     axis = Axis("distance between the clusters' mean models", "number", 0.0, 1.04 * far)
     lines = []
     for number, (one, other, distance) in enumerate(tree.joins, len(tree.leaves)):
-        x = WIDTH * axis.place(distance)
+        x = DRAWING_WIDTH * axis.place(distance)
         for node in (one, other):
             begin, row = places[node]
-            y, middle = ROW * row, ROW * places[number][1]
-            lines.append(f"M{WIDTH * axis.place(begin):.1f} {y:.1f}H{x:.1f}V{middle:.1f}")
+            y, middle = LEAF_HEIGHT * row, LEAF_HEIGHT * places[number][1]
+            lines.append(f"M{DRAWING_WIDTH * axis.place(begin):.1f} {y:.1f}H{x:.1f}V{middle:.1f}")
     names = "".join(
         f"<span>cluster {escape(tree.leaves[leaf])} ({counts.get(tree.leaves[leaf], 0):,})</span>"
         for leaf in tree.order()
@@ -115,8 +115,9 @@ def drawing(tree: Tree, counts: Mapping[str, int]) -> str:
     ticks = axis.below()
     return (
         f'<div class="tree"><div class="leaves">{names}</div><div class="branches">'
-        f'<svg viewBox="0 0 {WIDTH} {height}" preserveAspectRatio="none" style="height:{height}px" '
-        f'role="img" aria-label="tree of the clusters"><path d="{"".join(lines)}"/></svg>'
+        f'<svg viewBox="0 0 {DRAWING_WIDTH} {height}" preserveAspectRatio="none" '
+        f'style="height:{height}px" role="img" aria-label="tree of the clusters">'
+        f'<path d="{"".join(lines)}"/></svg>'
         f'<div class="scale">{ticks}</div></div></div>'
         f'<p class="axis">{escape(axis.label)}: those that join at the left are alike</p>'
     )

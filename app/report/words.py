@@ -1,4 +1,4 @@
-"""What the page says before its pictures: the table, notes, other measures, who is worse off."""
+"""Text of the page before its pictures: table, notes, other measures, users who are worse off."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from corsage.app.output.summary import (
     never_drawn,
     shared_measure,
 )
-from corsage.app.report import fields
+from corsage.app.report import result_fields
 from corsage.app.report.drawing import Looks, sample
 from corsage.core.measures import DASH, Measure
 
-NOISE = (
+NOISE_MEANING = (
     " Beyond noise: worse by more than the user's test samples explain; chance alone comes so far "
     "in one case of twenty."
 )
 """What the column of that name means."""
-NAMED = 50
+NOTED_USERS = 50
 """Users that a note names."""
 
 
@@ -64,10 +64,10 @@ def notes(results: Sequence[Result], failed: Mapping[str, str]) -> str:
 
 
 def dropped(results: Sequence[Result]) -> list[str]:
-    """Whose replies could not be used, once for rows of one training, such as `fedavg+ft`."""
+    """Users whose replies could not be used, once for rows of one training, such as `fedavg+ft`."""
     found, said = by_training(results), []
     for rows in found.values():
-        notes_of = [note for row in rows if (note := dropped_note(row, names=NAMED))]
+        notes_of = [note for row in rows if (note := dropped_note(row, names=NOTED_USERS))]
         said += notes_of[:1]
     return said
 
@@ -81,7 +81,7 @@ def by_training(results: Sequence[Result]) -> dict[str, list[Result]]:
 
 
 def guesses(results: Sequence[Result]) -> tuple[list[str], list[str]]:
-    """What one constant answer would reach, and which rows are no better."""
+    """Score of one constant answer, and the rows that are no better."""
     measure = shared_measure(results)
     found: dict[tuple[str, float], list[Result]] = {}
     for result in results:
@@ -108,8 +108,8 @@ def no_better(rows: Sequence[Result], mean: float, measure: Measure) -> list[str
 
 
 def without_tests(results: Sequence[Result]) -> list[str]:
-    """Who is in no number, for want of test samples."""
-    missing = fields.untested(results)
+    """Users who are in no number, for want of test samples."""
+    missing = result_fields.untested(results)
     if not missing:
         return []
     who = "1 user has no test samples and is"
@@ -118,15 +118,15 @@ def without_tests(results: Sequence[Result]) -> list[str]:
     return [f"{who} in no number: {listed(missing)}."]
 
 
-def listed(users: Sequence[str], most: int = NAMED) -> str:
+def listed(users: Sequence[str], most: int = NOTED_USERS) -> str:
     """Users by name; of many the first."""
     more = f" and {len(users) - most:,} more" if len(users) > most else ""
     return ", ".join(users[:most]) + more
 
 
 def tested(results: Sequence[Result]) -> str:
-    """How many test samples users have; empty if results do not say."""
-    sizes = sorted(fields.test_sizes(results).values())
+    """Numbers of users' test samples; empty if results do not say."""
+    sizes = sorted(result_fields.test_sizes(results).values())
     if not sizes:
         return ""
     middle = sizes[len(sizes) // 2]
@@ -146,7 +146,7 @@ def all_measures(results: Sequence[Result]) -> str:
     """All measures of all rows, where there are several or pooled ones: mean, spread, pooled."""
     main = shared_measure(results)
     names = {name: None for r in results for name in (r.get("measures") or {})}
-    found = [fields.named(name) for name in names]
+    found = [result_fields.named(name) for name in names]
     pooled = {m.name for m in found if any(entry(r, m).get("pooled") is not None for r in results)}
     if len(found) < 2 and not pooled:
         return ""
@@ -169,7 +169,7 @@ def all_measures(results: Sequence[Result]) -> str:
 
 
 def entry(result: Result, measure: Measure) -> Mapping[str, Any]:
-    """What a result says of a measure."""
+    """A result's words on a measure."""
     found: Mapping[str, Any] = (result.get("measures") or {}).get(measure.name) or {}
     return found
 
@@ -193,8 +193,8 @@ def counts(results: Sequence[Result], measure: Measure) -> str:
 
 
 def worse_off(results: Sequence[Result]) -> str:
-    """Which users a strategy hurts, against being alone and against one model for all."""
-    found = fields.hurt(results)
+    """Users whom a strategy hurts, against being alone and against one model for all."""
+    found = result_fields.hurt(results)
     if not found:
         return ""
     parts = {
@@ -206,11 +206,11 @@ def worse_off(results: Sequence[Result]) -> str:
     return (
         f"<h2>Who is worse off</h2>\n{tables}\n"
         '<p class="soft">Users whose own number is worse than with the other method, by however '
-        f"little; with few test samples part of it is chance.{NOISE * certain}</p>"
+        f"little; with few test samples part of it is chance.{NOISE_MEANING * certain}</p>"
     )
 
 
-def hurt_table(than: str, kind: str, found: Sequence[fields.Hurt]) -> str:
+def hurt_table(than: str, kind: str, found: Sequence[result_fields.Hurt]) -> str:
     """All strategies against one."""
     words = "alone" if kind == "alone" else "with one model for all"
     sure = any(h.certain is not None for h in found)
@@ -224,12 +224,12 @@ def hurt_table(than: str, kind: str, found: Sequence[fields.Hurt]) -> str:
     )
 
 
-def hurt_line(found: fields.Hurt, sure: bool) -> str:
+def hurt_line(found: result_fields.Hurt, sure: bool) -> str:
     """One strategy: how many, how large a share, who."""
-    count, first, rest = len(found.users), found.users[:5], found.users[5:NAMED]
+    count, first, rest = len(found.users), found.users[:5], found.users[5:NOTED_USERS]
     who = escape(", ".join(first)) or DASH
     if rest:
-        more = f" and {count - NAMED:,} more" if count > NAMED else ""
+        more = f" and {count - NOTED_USERS:,} more" if count > NOTED_USERS else ""
         who = f"<details><summary>{who}, ...</summary>{escape(', '.join(rest))}{more}</details>"
     beyond = DASH if found.certain is None else f"{found.certain:,}"
     return (

@@ -1,1 +1,1 @@
-"""What is left of a run: its models, loaded and asked, and its tables."""
+"""Results of a run: its models, loaded and asked, and its tables."""

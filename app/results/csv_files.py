@@ -24,7 +24,7 @@ from corsage.core.errors import CheckpointError
 Json = Mapping[str, Any]
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a spreadsheet would take for the beginning of a formula."""
-NUMBER = re.compile(r"[+-]?[\d.,]+([eE][+-]?\d+)?")
+SPREADSHEET_NUMBER = re.compile(r"[+-]?[\d.,]+([eE][+-]?\d+)?")
 STATISTICS = ("estimate", "se", "low", "high", "z", "p", "share")
 MOST_CELLS = 1_000_000
 """Coefficients that are written, at most: as many lines as a spreadsheet takes; the models have
@@ -104,7 +104,11 @@ def plain(value: Any) -> Any:
 
     A number is none, whatever its sign.
     """
-    if isinstance(value, str) and value.startswith(FORMULA) and not NUMBER.fullmatch(value):
+    if (
+        isinstance(value, str)
+        and value.startswith(FORMULA)
+        and not SPREADSHEET_NUMBER.fullmatch(value)
+    ):
         return f"'{value}"
     return value
 

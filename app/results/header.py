@@ -1,4 +1,4 @@
-"""What a file of models says of itself: whose they are, and what a prediction needs besides them.
+"""Header of a file of models: whose they are, and what a prediction needs besides them.
 
 It is JSON in the metadata of a safetensors file. Nothing in it is ever executed; a model of one's
 own is named there as `package.module:factory`, and is imported when a prediction is asked for.
@@ -18,11 +18,11 @@ from corsage.core.errors import CheckpointError
 from corsage.core.keys import flatten, read
 from corsage.core.messages.wire import MOST_MODEL_CLASSES, MOST_SAMPLE_NUMBERS
 
-FORMAT = "corsage-models-1"
+MODELS_FORMAT = "corsage-models-1"
 KEY = "corsage"
 """The entry of the metadata."""
 KINDS_OF_NUMBERS = ("float32", "float64")
-KINDS: Mapping[str, tuple[type, ...]] = {
+FIELD_TYPES: Mapping[str, tuple[type, ...]] = {
     "str": (str,),
     "int": (int,),
     "bool": (bool,),
@@ -83,20 +83,20 @@ class Header:
     def metadata(self) -> dict[str, str]:
         """As safetensors has it."""
         own = {f.name: getattr(self, f.name) for f in fields(self)}  # not copied: users may be many
-        return {KEY: json.dumps({"format": FORMAT, **own})}
+        return {KEY: json.dumps({"format": MODELS_FORMAT, **own})}
 
 
 def header(metadata: Mapping[str, str] | None, where: str) -> Header:
-    """What a file's metadata say; CheckpointError if they are not Corsage's."""
+    """The header in a file's metadata; CheckpointError if they are not Corsage's."""
     try:
         found = json.loads((metadata or {})[KEY])
         form = found.pop("format")
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
         raise CheckpointError(f"{where}: not a file of models of Corsage.") from None
-    if form != FORMAT:
+    if form != MODELS_FORMAT:
         raise CheckpointError(
-            f"{where}: its format is {str(form)[:40]}, this version of Corsage reads {FORMAT}: "
-            "load it with the version that wrote it."
+            f"{where}: its format is {str(form)[:40]}, this version of Corsage reads "
+            f"{MODELS_FORMAT}: load it with the version that wrote it."
         )
     try:
         listed = {name: tuple(found[name]) for name in ("users", "shape", "classes")}
@@ -111,7 +111,7 @@ def header(metadata: Mapping[str, str] | None, where: str) -> Header:
 def check(head: Header) -> None:
     """ValueError if a field is not of its kind, or beyond what any model has."""
     for f in fields(head):
-        value, kinds = getattr(head, f.name), KINDS.get(str(f.type))
+        value, kinds = getattr(head, f.name), FIELD_TYPES.get(str(f.type))
         if kinds and type(value) not in kinds:
             raise ValueError(f"{f.name} is a {type(value).__name__}")
     words = (*head.users, *head.classes, *head.clusters, *head.clusters.values())

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corsage.app.results.prepared import preparation_of
-from corsage.app.results.rowfile import SHARED, RowFile
+from corsage.app.results.model_inputs import preparation_of
+from corsage.app.results.rowfile import SHARED_PREFIX, RowFile
 from corsage.core.arrays import Arrays
 from corsage.core.configuration.data_keys import BY_USER
 from corsage.core.distribution import Spread
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 Data = Callable[[], "FederatedData"]
-NAMED = 12
+SHOWN_USERS = 12
 
 
 class NoModel(CorsageError, KeyError):
@@ -77,7 +77,7 @@ class Row:
 
     @property
     def measure(self) -> str:
-        """What users are judged by."""
+        """The measure that users are judged by."""
         return str(self.numbers.get("measure", "accuracy"))
 
     @property
@@ -113,7 +113,7 @@ class Row:
         return dict(self.numbers.get("clusters", {}))
 
     def summary(self) -> str:
-        """What the method found, as the terminal shows it: of a linear model its coefficients with
+        """The method's findings, as on the terminal: of a linear model its coefficients with
         standard errors, the components of variance, and how far users are shrunken."""
         from corsage.app.output.summary import findings_tables, plain
 
@@ -132,7 +132,7 @@ class Row:
         return self.numbers[name]
 
     def __len__(self) -> int:
-        """How many users there are."""
+        """The number of users."""
         return len(self.users)
 
     def __iter__(self) -> Iterator[str]:
@@ -177,7 +177,7 @@ class Row:
         return (self.user(name) for name in self.users)
 
     def new_user(self) -> UserModel:
-        """What somebody new begins with: shared parameters, and untrained ones for the rest.
+        """A model for somebody new: shared parameters, and untrained ones for the rest.
 
         It says itself what it is made of: `model.start`.
         """
@@ -190,7 +190,11 @@ class Row:
                 f"{self.name}: scale=user: what a new user's columns are scaled by is in its own "
                 "training rows; use scale=federated, or new-users=..., the row +new."
             )
-        known = {n.removeprefix(SHARED): self.file.array(n) for n in self.file.names if SHARED in n}
+        known = {
+            n.removeprefix(SHARED_PREFIX): self.file.array(n)
+            for n in self.file.names
+            if SHARED_PREFIX in n
+        }
         known = {**self._shared(), **known}
         model = UserModel("", head, known, self._vectors)
         network = model.network
@@ -246,15 +250,15 @@ class Row:
 
 
 def unknown_user(name: str, row: str, users: list[str]) -> str:
-    """What to say of a user that is not there."""
-    some = ", ".join(users[:NAMED]) + (", ..." if len(users) > NAMED else "")
+    """The message on a user that is not there."""
+    some = ", ".join(users[:SHOWN_USERS]) + (", ..." if len(users) > SHOWN_USERS else "")
     near = nearest(name, users) if len(users) <= 10_000 else ""
     hint = near if "Did you mean" in near else f" There are {len(users)}: {some}."
     return f"user {name}: has no model in {row}.{hint}"
 
 
 def unknown_row(name: str, rows: Mapping[str, Any], failed: Mapping[str, str]) -> str:
-    """What to say of a row that is not there."""
+    """The message on a row that is not there."""
     if name in failed:
         return f"{name} failed: {failed[name]}"
     return f"{name}: no such row. There are: {', '.join(rows) or 'none'}."

@@ -30,8 +30,8 @@ from corsage.app.results.header import Header, header
 from corsage.core.arrays import Array, Arrays
 from corsage.core.errors import CheckpointError
 
-SHARED, USERS, MODELS, PICKED = "shared/", "users/", "models/", "picked"
-SCALES = "scales/"
+SHARED_PREFIX, USERS_PREFIX, MODELS_PREFIX, PICKED = "shared/", "users/", "models/", "picked"
+SCALES_PREFIX = "scales/"
 CODES = {"float32": "F32", "float64": "F64", "int64": "I64"}
 CODES |= {"float16": "F16", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8"}
 CODES |= {"bool": "BOOL"}
@@ -66,7 +66,7 @@ class RowFile:
 
     @cached_property
     def place(self) -> dict[str, int]:
-        """Where each user's rows are."""
+        """Places of each user's rows."""
         return {user: i for i, user in enumerate(self.header.users)}
 
     def own(self, user: str) -> Arrays:
@@ -75,20 +75,23 @@ class RowFile:
         model = int(self.row(PICKED, place)) if PICKED in self.names else 0
         for name in self.names:
             kind, _, parameter = name.partition("/")
-            if parameter and not name.startswith(SCALES):
+            if parameter and not name.startswith(SCALES_PREFIX):
                 row = {"users": place, "models": model}.get(kind)
                 found[parameter] = self.array(name) if row is None else self.row(name, row)
         return found
 
     def scales(self, user: str) -> dict[str, list[float]]:
         """A user's own shift and scale of each input, and mean and scale of its labels, if any."""
-        names, place = [name for name in self.names if name.startswith(SCALES)], self.place[user]
-        return {n.removeprefix(SCALES): self.row(n, place).tolist() for n in names}
+        names, place = (
+            [name for name in self.names if name.startswith(SCALES_PREFIX)],
+            self.place[user],
+        )
+        return {n.removeprefix(SCALES_PREFIX): self.row(n, place).tolist() for n in names}
 
     @property
     def alike(self) -> bool:
-        """Whether users' inputs are all scaled alike."""
-        return not any(name.startswith(SCALES) for name in self.names)
+        """True if users' inputs are all scaled alike."""
+        return not any(name.startswith(SCALES_PREFIX) for name in self.names)
 
     def every(self, parameter: str) -> Array:
         """A parameter of every user, one row a user."""
@@ -200,8 +203,8 @@ def reserve(target: Path, size: int) -> None:
 
 
 def is_of_users(name: str) -> bool:
-    """Whether a tensor has a row a user."""
-    return name == PICKED or name.startswith((USERS, SCALES))
+    """True if a tensor has a row a user."""
+    return name == PICKED or name.startswith((USERS_PREFIX, SCALES_PREFIX))
 
 
 def size_of(dtype: np.dtype[Any], shape: Iterable[int]) -> int:

@@ -45,7 +45,7 @@ class Run:
         return iter(self.rows)
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self.rows)
 
     @property

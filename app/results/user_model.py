@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from corsage.app.results.header import Header
-from corsage.app.results.inputs import samples
-from corsage.app.results.prepared import Preparation, preparation_of
+from corsage.app.results.model_inputs import Preparation, preparation_of, samples
 from corsage.core.arrays import Array, Arrays, Floats, PerChannel, along_channels
 from corsage.core.errors import CheckpointError, DataError, ModelError
 from corsage.networks.batches import Examples
@@ -87,7 +86,7 @@ class UserModel:
         return np.stack([1 - outputs, outputs], 1)
 
     def outputs(self, x: Any) -> Tensor:
-        """What the model puts out, in its own units (n, outputs)."""
+        """The model's outputs, in its own units (n, outputs)."""
         return self.of_tensor(self.inputs(x))
 
     def of_arrays(self, x: Array) -> Tensor:
@@ -147,7 +146,7 @@ class UserModel:
 
     @cached_property
     def preparation(self) -> Preparation | None:
-        """How columns of a table become features."""
+        """The way from a table's columns to features."""
         agreed, own = preparation_of(self.head), self._scales
         if agreed is None or not own:
             return agreed
@@ -233,7 +232,7 @@ class UserModel:
 
     @property
     def labels(self) -> list[str]:
-        """What each number of `of_all` belongs to: a feature, and of several classes which one."""
+        """Owners of the numbers of `of_all`: a feature, and of several classes one."""
         found = []
         for name, values in self.coefficients.items():
             count = np.size(values)

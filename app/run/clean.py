@@ -7,12 +7,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from corsage.app.output.complaint import complain
+from corsage.app.output.usage import command
 from corsage.app.run.endings import RESULT
-from corsage.app.run.lock import RunLock
 from corsage.app.run.resuming import read_config
+from corsage.app.run.status import RunLock
 from corsage.app.states.state_dir import KEEP_RUNS, experiments, remove, superfluous
-from corsage.core.errors import CheckpointError, ConfigError, CorsageError
+from corsage.core.errors import CheckpointError, ConfigError
 from corsage.core.files import cache_root, guarded
 from corsage.datasets.dealing.data_cache import prepared_folders
 
@@ -50,33 +50,25 @@ class Run:
     finished: bool
 
 
-def run(words: list[str]) -> int:
+@command(USAGE, ConfigError)
+def run(words: list[str]) -> None:
     """Do what the words say; 0, or 2 for a user's mistake, 1 if something cannot be removed."""
-    if {"-h", "--help"} & set(words):
-        print(USAGE, end="")
-        return 0
-    try:
-        asked = parse(words)
-        found = runs(asked.folder)
-        if found:
-            clean_runs(asked, found)
-        elif guarded(experiments, asked.folder):
-            clean_states(asked)
-        elif ready := guarded(prepared_folders, asked.folder):
-            clean_prepared(asked, ready)
-        else:
-            raise ConfigError(
-                f"{asked.folder}: no runs of Corsage in it, no states of users, no prepared data."
-            )
-    except ConfigError as error:
-        return complain(error, 2)
-    except CorsageError as error:
-        return complain(error, 1)
-    return 0
+    asked = parse(words)
+    found = runs(asked.folder)
+    if found:
+        clean_runs(asked, found)
+    elif guarded(experiments, asked.folder):
+        clean_states(asked)
+    elif ready := guarded(prepared_folders, asked.folder):
+        clean_prepared(asked, ready)
+    else:
+        raise ConfigError(
+            f"{asked.folder}: no runs of Corsage in it, no states of users, no prepared data."
+        )
 
 
 def parse(words: list[str]) -> Asked:
-    """What the words mean, or ConfigError."""
+    """The folder and options that the words say, or ConfigError."""
     folders, keep, rest = [], str(KEEP_RUNS), iter(words)
     for word in rest:
         name, _, value = word.partition("=")
@@ -101,7 +93,7 @@ def runs(folder: Path) -> list[Run]:
 
 
 def as_run(folder: Path) -> Run | None:
-    """What there is to know of a run folder; None if it is none."""
+    """Age, size and state of a run folder; None if it is none."""
     if folder.is_symlink() or not (folder / "config.json").is_file():
         return None
     try:

@@ -10,12 +10,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from corsage.app.output.complaint import complain
 from corsage.app.output.notes import measures_table
 from corsage.app.output.summary import Result, findings_tables, summary_table
+from corsage.app.output.usage import complain
 from corsage.app.results.metrics import read_rows
-from corsage.app.run.columns import thinned
 from corsage.app.run.endings import read_failure, read_result
+from corsage.app.run.user_columns import thinned
 from corsage.core.configuration.config import Config
 from corsage.core.errors import NotInstalled
 from corsage.core.files import guarded, write_atomically

@@ -1,4 +1,4 @@
-"""How a strategy of a run ended: with results, or with an error that says why it has none."""
+"""Endings of a run's strategies: results, or an error that says why there are none."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from corsage.app.output.complaint import in_a_line
 from corsage.app.output.summary import Result, human_seconds
-from corsage.app.run.columns import put_together, taken_apart
+from corsage.app.output.usage import in_a_line
+from corsage.app.run.user_columns import put_together, taken_apart
 from corsage.core.clock import COMMAND_START
 from corsage.core.distribution import Spread
 from corsage.core.errors import FOR_ALL, UNUSABLE, CorsageError, StrategiesFailed
@@ -22,20 +22,20 @@ from corsage.core.files import delete, guarded, sealed, unsealed, write_atomical
 from corsage.core.measures import MEASURES
 
 RESULT, FAILURE, MODEL = "result.json", "failure.json", "model.safetensors"
-USERS = "users.safetensors"
+USER_COLUMNS = "users.safetensors"
 """What the results say of very many users, one by one."""
-ROW = re.compile(r"[\w-]+(\+[\w-]+)*")
+ROW_NAME = re.compile(r"[\w-]+(\+[\w-]+)*")
 """The name of a row of the table, which files are named by."""
-COUNTED = (
+NUMBER_FIELDS = (
     *("rounds", "users", "worst10", "bytes_up", "bytes_down", "messages", "seconds"),
     *("never_drawn", "gradient_steps"),
 )
-TABLES = (
+TABLE_FIELDS = (
     *("per_user_measures", "per_user_errors", "measures", "train_sizes", "test_sizes", "dropped"),
     *("clusters", "known_clusters", "traffic", "hurt", "estimates", "baseline"),
 )
 Json = dict[str, Any]
-LISTS = ("curve", "untested", "findings", "new_users")
+LIST_FIELDS = ("curve", "untested", "findings", "new_users")
 
 
 def write_result(folder: Path, results: Sequence[Result], rounds: int, model: bytes) -> None:
@@ -47,7 +47,7 @@ def write_result(folder: Path, results: Sequence[Result], rounds: int, model: by
         guarded(write_atomically, folder / MODEL, model, durable=True)
     plain, users = taken_apart(results)
     if users:
-        guarded(write_atomically, folder / USERS, users, durable=True)
+        guarded(write_atomically, folder / USER_COLUMNS, users, durable=True)
     content: Json = {"num-rounds": rounds, "model": digest(model), "users": digest(users)}
     content["results"] = plain
     content["models"] = {path.name: path.stat().st_size for path in sorted(models_of(folder))}
@@ -71,15 +71,15 @@ def results_in(content: Mapping[str, Any], folder: Path) -> list[Result] | None:
     """The results that a file's content says, its users' columns put back; None if damaged."""
     results: Any = content.get("results")
     if isinstance(results, list) and content.get("users"):
-        raw = (folder / USERS).read_bytes()
+        raw = (folder / USER_COLUMNS).read_bytes()
         results = put_together(results, raw) if content["users"] == digest(raw) else None
     sound = isinstance(results, list) and all(is_sound(one, folder.name) for one in results)
     return results if sound else None
 
 
 def is_sound(result: Any, strategy: str) -> bool:
-    """Whether a row's numbers are of the kinds that a strategy's own have, whoever wrote them."""
-    if not isinstance(result, dict) or not ROW.fullmatch(name := str(result.get("strategy"))):
+    """True if a row's numbers are of the kinds that a strategy's own have, whoever wrote them."""
+    if not isinstance(result, dict) or not ROW_NAME.fullmatch(name := str(result.get("strategy"))):
         return False
     measure = result.get("measure", "accuracy")
     own = name.partition("+")[0] == strategy
@@ -90,15 +90,15 @@ def is_sound(result: Any, strategy: str) -> bool:
         isinstance(spread, dict)
         and set(spread) == {field.name for field in fields(Spread)}
         and all(is_number(number) for number in spread.values())
-        and all(is_number(result.get(name)) for name in (*COUNTED, f"{measure}_last10"))
+        and all(is_number(result.get(name)) for name in (*NUMBER_FIELDS, f"{measure}_last10"))
         and isinstance(result.get("per_user"), dict)
-        and all(isinstance(result.get(name), dict | None) for name in TABLES)
-        and all(isinstance(result.get(name), list | None) for name in LISTS)
+        and all(isinstance(result.get(name), dict | None) for name in TABLE_FIELDS)
+        and all(isinstance(result.get(name), list | None) for name in LIST_FIELDS)
     )
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a number, or says that there is none."""
+    """True if a value is a number, or says that there is none."""
     return value is None or type(value) in (int, float)
 
 
@@ -108,7 +108,7 @@ def models_of(folder: Path) -> list[Path]:
 
 
 def has_models(folder: Path) -> bool:
-    """Whether the models that a strategy's results are of are all there, as long as they were."""
+    """True if the models that a strategy's results are of are all there, and as long as then."""
     try:
         sizes: dict[str, int] = unsealed(folder / RESULT).get("models", {})
         return {path.name: path.stat().st_size for path in models_of(folder)} == sizes
@@ -117,7 +117,7 @@ def has_models(folder: Path) -> bool:
 
 
 def digest(model: bytes) -> str:
-    """What tells one model's file from another; `` if there is none."""
+    """A digest that tells one model's file from another; `` if there is none."""
     return hashlib.blake2b(model, digest_size=16).hexdigest() if model else ""
 
 
@@ -190,7 +190,7 @@ class Attempts:
 
     @property
     def in_vain(self) -> bool:
-        """Whether all that failed cannot be used as it is: to go on would end so again."""
+        """True if all that failed cannot be used as it is: to go on would end so again."""
         return bool(self.errors) and all(isinstance(e, UNUSABLE) for e in self.errors.values())
 
     def raise_if_nothing_is_left(self, asked: int) -> None:

@@ -76,7 +76,7 @@ def models_of(folder: Path, row: str) -> RowFile:
 
 
 def shared_arrays(folder: Path) -> Arrays:
-    """What all users of a strategy share at the end, by the names of parameters."""
+    """The arrays that all users of a strategy share at the end, by names of parameters."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 

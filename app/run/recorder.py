@@ -1,4 +1,4 @@
-"""What a run writes down while it goes on: metrics, checkpoints and results."""
+"""Records of a run while it goes on: metrics, checkpoints and results."""
 
 from __future__ import annotations
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from corsage.app.output.complaint import complain
 from corsage.app.output.summary import Result
+from corsage.app.output.usage import command
 from corsage.app.results.metrics import read_rows
 from corsage.app.run.endings import RESULT, is_sound, read_failure, results_in
 from corsage.app.run.resuming import not_a_run, read_config
-from corsage.core.errors import UNUSABLE, CheckpointError, ConfigError, CorsageError
+from corsage.core.errors import UNUSABLE, CheckpointError, ConfigError
 from corsage.core.files import guarded, parsed, unsealed
 from corsage.core.version import VERSION
 
@@ -36,20 +36,12 @@ class Found:
     rows: list[dict[str, Any]]
 
 
-def run(words: list[str]) -> int:
+@command(USAGE, (*UNUSABLE, CheckpointError))
+def run(words: list[str]) -> None:
     """Do what the words say; 0, or 2 for a user's mistake, 1 if something cannot be written."""
-    if {"-h", "--help"} & set(words):
-        print(USAGE, end="")
-        return 0
-    try:
-        folder, png = parse(words)
-        for path in again(folder, png):
-            print(path)
-    except (*UNUSABLE, CheckpointError) as error:
-        return complain(error, 2)
-    except CorsageError as error:
-        return complain(error, 1)
-    return 0
+    folder, png = parse(words)
+    for path in again(folder, png):
+        print(path)
 
 
 def parse(words: list[str]) -> tuple[Path, bool]:
@@ -86,7 +78,7 @@ def again(folder: Path, png: bool = False) -> list[Path]:
 
 
 def read(folder: Path) -> Found:
-    """What lies in a run folder; CheckpointError if that is no run, or one without a result."""
+    """Contents of a run folder; CheckpointError if that is no run, or one without a result."""
     summary = summary_of(folder)
     config = summary.get("config") or read_config(folder)["config"]
     names = [str(name) for name in names_of(config)]
@@ -110,7 +102,7 @@ def names_of(config: Mapping[str, Any]) -> list[str]:
 
 
 def summary_of(folder: Path) -> dict[str, Any]:
-    """What `summary.json` says; empty if there is none, or it is damaged."""
+    """The content of `summary.json`; empty if there is none, or it is damaged."""
     try:
         found = parsed((folder / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

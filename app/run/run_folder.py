@@ -34,7 +34,6 @@ from corsage.app.output.remarks import Remarks
 from corsage.app.run.checkpoint import found, go_back
 from corsage.app.run.conclusion import conclude
 from corsage.app.run.endings import FAILURE, RESULT, Attempts, has_models, read_result
-from corsage.app.run.lock import RunLock
 from corsage.app.run.recorder import Recorder, path_of
 from corsage.app.run.resuming import (
     EMPTY_FOLDER,
@@ -50,7 +49,7 @@ from corsage.app.run.resuming import (
     spelled,
     text_of,
 )
-from corsage.app.run.status import group_of
+from corsage.app.run.status import RunLock, group_of
 from corsage.core.configuration.config import Config
 from corsage.core.errors import (
     UNUSABLE,
@@ -198,7 +197,7 @@ class RunFolder:
         return f"{name}-{self.run}"
 
     def state_dir(self, name: str) -> str:
-        """Where simulated users keep their personal state."""
+        """The folder in which simulated users keep their personal state."""
         return str((self.folder / name / "users").resolve())
 
     def callbacks(self, name: str) -> list[Callback]:
@@ -213,7 +212,7 @@ class RunFolder:
 
 
 def is_done(folder: Path, rounds: int) -> bool:
-    """Whether a strategy has its results, and the models that these are of."""
+    """True if a strategy has its results, and the models that these are of."""
     return read_result(folder, rounds) is not None and has_models(folder)
 
 
@@ -253,7 +252,7 @@ def new_folder(parent: Path, strategies: tuple[str, ...]) -> Path:
 
 
 def is_full(error: StorageError) -> bool:
-    """Whether it is for want of room: then the same key may do another time."""
+    """True if it is for want of room: then the same key may do another time."""
     return getattr(error.__cause__, "errno", 0) in (errno.ENOSPC, errno.EDQUOT)
 
 

@@ -1,4 +1,4 @@
-"""How a run stands, in a file that a supervisor can read: RUN_FOLDER/status.json.
+"""Status of a run, in a file that a supervisor can read: RUN_FOLDER/status.json.
 
 state        running, finished or failed
 exit-code    0, 1 for a failed run, 2 for a user's mistake, 130 if interrupted; null while it runs
@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from corsage.core.configuration.command_line import each_of
 from corsage.core.errors import UNUSABLE, CheckpointError, CorsageError
@@ -47,7 +49,7 @@ class Status:
 
     @property
     def gone(self) -> bool:
-        """Whether it says that it runs, and its process, once on this machine, is not there."""
+        """True if it says that it runs, and its process, once on this machine, is not there."""
         here = self.state == RUNNING and self.host == socket.gethostname()
         return here and born(self.pid) != self.since
 
@@ -81,7 +83,7 @@ def ended(error: BaseException | None, flower_run: str = "") -> Status:
 
 
 def exit_code(error: BaseException) -> int:
-    """What a process leaves with after an error."""
+    """The code that a process leaves with after an error."""
     if isinstance(error, (KeyboardInterrupt, SystemExit)):
         return 130
     return 2 if isinstance(error, UNUSABLE) else 1
@@ -96,7 +98,7 @@ def one_line(error: BaseException) -> str:
 
 
 def read_status(folder: Path) -> Status:
-    """What a run folder says."""
+    """The status in a run folder."""
     try:
         content: dict[str, Any] = parsed((folder / FILE).read_text(encoding="utf-8"))
         return Status(**{name.replace("-", "_"): value for name, value in content.items()})
@@ -116,7 +118,7 @@ def born(pid: int) -> str:
 
 
 def there(pid: int) -> bool:
-    """Whether a process is there, where the system does not say more."""
+    """True if a process is there, where the system does not say more."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -127,7 +129,7 @@ def there(pid: int) -> bool:
 
 
 def is_study(folder: Path) -> bool:
-    """Whether a folder is a study's."""
+    """True if a folder is a study's."""
     return (folder / STUDY).is_file()
 
 
@@ -142,3 +144,44 @@ def group_of(folder: Path) -> str:
     """The name of the study that a run is of; its own name if it is of none."""
     study = folder.resolve().parent.parent
     return study.name if is_study(study) else folder.name
+
+
+class RunLock:
+    """Held by the process that works on a run folder; who holds it stands in `lock.json`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._holder = folder / "lock.json"
+        # Of the process, not of a thread: engines call the server script in threads of their own.
+        self._lock = FileLock(folder / ".lock", timeout=0, thread_local=False)
+
+    def take(self) -> None:
+        """Take it; CheckpointError at once if another process has it."""
+        if not guarded(self._taken):
+            raise CheckpointError(
+                f"{self.folder}: {self.holder()} is at work on this run: wait for its end, or stop "
+                "it; two of them would spoil the run."
+            )
+        me = {"pid": os.getpid(), "host": socket.gethostname()}
+        guarded(write_atomically, self._holder, json.dumps(me))
+
+    def _taken(self) -> bool:
+        try:
+            self._lock.acquire()
+        except Timeout:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Let others have it."""
+        if self._lock.is_locked:
+            self._holder.unlink(missing_ok=True)
+            self._lock.release()
+
+    def holder(self) -> str:
+        """The process that has it, as far as it says so."""
+        try:
+            found = json.loads(self._holder.read_text(encoding="utf-8"))
+            return f"process {int(found['pid'])} on {found['host']}"
+        except (OSError, ValueError, TypeError, KeyError):
+            return "another process"

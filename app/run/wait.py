@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from corsage.app.output.complaint import complain
+from corsage.app.output.usage import command, complain
 from corsage.app.run.status import FINISHED, RUNNING, Status, read_status
 from corsage.core.errors import ConfigError, CorsageError, NodeError
 
@@ -25,24 +25,24 @@ Waits until a run is over. Leaves with 0 if it went well, 1 if it failed, 2 if a
 wrong, and prints the line that says why. RUN_FOLDER is read at the server; RUN_ID is Flower's, and
 SUPERLINK the name of the connection, as `flwr run` takes it (its runs that fail leave with 1).
 """
-PAUSE = 1.0
+STATUS_PAUSE = 1.0
 FAILED_WITH = "ServerApp failed with exception: "
 
 
 def wait_for_folder(folder: Path) -> Status:
-    """How the run of a folder ended."""
+    """The last status of a folder's run, once it is over."""
     while (status := read_status(folder)).state == RUNNING:
         if status.gone and read_status(folder).state == RUNNING:
             line = f"process {status.pid} is gone without a word; the run can be finished: {folder}"
             return Status("failed", 1, line)
-        time.sleep(PAUSE)
+        time.sleep(STATUS_PAUSE)
         if not folder.exists():
             return Status("failed", 2, f"{folder}: is gone: its keys or files could not be used.")
     return status
 
 
 def wait_for_run(run_id: str, superlink: str) -> Status:
-    """How a run of Flower's ended, from its SuperLink."""
+    """The last status of a run of Flower's, from its SuperLink."""
     while True:
         state, details = asked(run_id, superlink)
         if state == "finished:completed":
@@ -50,7 +50,7 @@ def wait_for_run(run_id: str, superlink: str) -> Status:
         if state.startswith("finished:"):
             line = details.removeprefix(FAILED_WITH) if ":failed" in state else "was stopped."
             return Status("failed", 1, " ".join(line.split()))
-        time.sleep(PAUSE)
+        time.sleep(STATUS_PAUSE)
 
 
 def asked(run_id: str, superlink: str) -> tuple[str, str]:
@@ -81,7 +81,7 @@ def started(text: str) -> str:
 
 
 def wait(words: list[str]) -> Status:
-    """How the run that the words mean ended."""
+    """The last status of the run that the words mean."""
     if len(words) == 1 and not (words[0].isdigit() or words[0] == "-"):
         return wait_for_folder(Path(words[0]).expanduser())
     if len(words) != 2:
@@ -90,15 +90,10 @@ def wait(words: list[str]) -> Status:
     return wait_for_run(run_id, words[1])
 
 
+@command(USAGE, CorsageError, needs_words=True)
 def run(words: list[str]) -> int:
     """Do what the words say; the run's exit code, or 2 with one line on what is wrong."""
-    if not words or {"-h", "--help"} & set(words):
-        print(USAGE, end="")
-        return 0 if words else 2
-    try:
-        status = wait(words)
-    except CorsageError as error:
-        return complain(error, 2)
+    status = wait(words)
     if status.state == FINISHED:
         return 0
     return complain(status.line, status.exit_code or 1)

@@ -11,26 +11,30 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from corsage.app.run.conclusion import failures, results
-from corsage.app.run.lock import RunLock
 from corsage.app.run.resuming import FREE, begun, read_config
-from corsage.app.run.status import STUDY
+from corsage.app.run.status import STUDY, RunLock, is_study
+from corsage.app.studies.comparison import Study
 from corsage.app.studies.grid import Cell, Grid, grid_of
-from corsage.app.studies.rows import Done
-from corsage.app.studies.study import Study
+from corsage.app.studies.over_seeds import Done
 from corsage.app.studies.workers import Job
 from corsage.core.configuration.command_line import each_of
 from corsage.core.configuration.config import Config
-from corsage.core.errors import CheckpointError, CorsageError
+from corsage.core.configuration.known_keys import idle_keys
+from corsage.core.errors import CheckpointError, ConfigError, CorsageError
 from corsage.core.files import guarded, sealed, unsealed, write_atomically
+from corsage.core.measures import measure_of
 from corsage.core.version import VERSION
 
 RUNS = "runs"
+SAME_ROW_KEYS = FREE - {"num-rounds"} | {"seed"}
+"""Keys by which runs are not told apart: they do not change what is compared, or are its seed."""
 
 
 @dataclass
@@ -69,7 +73,7 @@ class StudyFolder:
         self._lock.release()
 
     def write(self, found: Mapping[str, Any]) -> None:
-        """What the study is, and what it has found so far."""
+        """Write what the study is, and what it has found so far."""
         content = {"corsage": VERSION, **self.grid.json(), **found}
         guarded(write_atomically, self.folder / STUDY, sealed(content), durable=True)
 
@@ -86,12 +90,12 @@ class StudyFolder:
         ]
 
     def finished(self, cell: Cell) -> bool:
-        """Whether all strategies of a run have a result, after as many rounds as are asked for."""
+        """True if all strategies of a run have a result, after as many rounds as are asked for."""
         folder, config = self.place(cell), Config.parse(self.grid.keys(cell))
         return bool(begun(folder)) and not failures(folder, config)
 
     def study(self, missing: Mapping[str, str]) -> Study:
-        """What there is of it; `missing` says why runs have no result at all."""
+        """The study so far; `missing` says why runs have no result at all."""
         runs, gone = [], dict(missing)
         for cell in self.grid.cells:
             folder = self.place(cell)
@@ -145,7 +149,7 @@ def check_again(folder: Path, stored: Mapping[str, Any], new: Grid) -> None:
 
 
 def read_study(folder: Path) -> dict[str, Any]:
-    """What `study.json` says."""
+    """The content of `study.json`."""
     try:
         stored = unsealed(folder / STUDY)
         if isinstance(stored["keys"], dict) and isinstance(stored["varied"], dict):
@@ -169,3 +173,65 @@ def new_folder(parent: Path, strategies: tuple[str, ...]) -> Path:
             continue
         return folder
     raise CorsageError(f"{parent}: no free name for a study's folder.")
+
+
+def beside(folders: Sequence[Path]) -> Study:
+    """One study of all these runs: those that differ in their seed alone are one row."""
+    runs = [run for folder in folders for run in runs_of(folder)]
+    settings = differing(runs)
+    told = [replace(run, settings=own) for run, own in zip(runs, settings, strict=True)]
+    if doubled(told):
+        names = unlike_names([run.folder for run in told])
+        told = [
+            replace(run, settings={**run.settings, "run": name})
+            for run, name in zip(told, names, strict=True)
+        ]
+    measures = {measure_of(found).name for run in told for found in run.results}
+    if len(measures) > 1:
+        raise ConfigError(
+            f"compare: these runs are judged by {' and by '.join(sorted(measures))}: compare those "
+            "of one measure."
+        )
+    return Study(told)
+
+
+def runs_of(folder: Path) -> list[Done]:
+    """The runs of a folder: itself, or those of a study."""
+    if is_study(folder):
+        stored = read_study(folder)
+        return list(StudyFolder(folder, Grid(stored["keys"], stored["varied"])).study({}).runs)
+    config = config_of(folder)
+    found = results(folder, config)
+    if not found:
+        raise ConfigError(f"{folder}: has no result yet: finish it with --resume {folder}.")
+    failed = failures(folder, config)
+    return [Done(folder.name, folder, {}, str(config.run.seed), config, found, failed)]
+
+
+def differing(runs: Sequence[Done]) -> list[dict[str, str]]:
+    """The keys in which each run differs from others, but for its seed and its strategies."""
+    names = {name for run in runs for name in run.config.run.strategy}
+    flats: list[dict[str, Any]] = [run.config.flat() for run in runs]
+    idle = idle_keys(names)
+    keys = [key for key in flats[0] if key not in SAME_ROW_KEYS and key not in idle]
+    unlike = [key for key in keys if len({str(flat.get(key)) for flat in flats}) > 1]
+    return [{key: str(flat.get(key)) for key in unlike} for flat in flats]
+
+
+def doubled(runs: Iterable[Done]) -> bool:
+    """True if two runs would be the same entry of the same row."""
+    places = Counter(
+        (tuple(run.settings.items()), run.seed, found["strategy"])
+        for run in runs
+        for found in run.results
+    )
+    return any(count > 1 for count in places.values())
+
+
+def unlike_names(folders: Sequence[Path]) -> list[str]:
+    """The folders' names, with so much of what is above them that no two are the same."""
+    for depth in range(1, 9):
+        names = ["/".join(folder.resolve().parts[-depth:]) for folder in folders]
+        if len(set(names)) == len(names):
+            return names
+    return [str(folder) for folder in folders]

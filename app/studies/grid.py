@@ -1,4 +1,4 @@
-"""What a study varies: keys with several values, and the runs that these make."""
+"""Grid of a study: keys with several values, and the runs that these make."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from corsage.core.keys import word
 
 FIXED = ("resume", "from-round", "run-dir", "study-workers")
 """Keys that say how a study is run, and not what."""
-MOST = 10_000
+MOST_RUNS = 10_000
 """Runs that a study may have."""
 
 
@@ -59,8 +59,8 @@ class Grid:
 
     def check(self) -> None:
         """Refuse, before anything runs, what a run of the study would refuse."""
-        if (count := math.prod(map(len, self.varied.values()))) > MOST:
-            raise ConfigError(f"a study of {count} runs: at most {MOST} are possible.")
+        if (count := math.prod(map(len, self.varied.values()))) > MOST_RUNS:
+            raise ConfigError(f"a study of {count} runs: at most {MOST_RUNS} are possible.")
         for key in FIXED:
             if key in self.varied:
                 raise ConfigError(f"{key}={','.join(self.varied[key])}: one value, in a study too.")
@@ -83,7 +83,7 @@ class Grid:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether JSON has such a value."""
+    """True if JSON has such a value."""
     return isinstance(value, (bool, int, float, str))
 
 

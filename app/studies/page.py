@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from html import escape
 
+from corsage.app.studies.comparison import Study
 from corsage.app.studies.grid import Grid
-from corsage.app.studies.intervals import Interval, around
-from corsage.app.studies.rows import Compared, StudyRow
-from corsage.app.studies.study import Study
-from corsage.app.studies.table import cells, heads
+from corsage.app.studies.means_table import cells, heads
+from corsage.app.studies.over_seeds import Compared, Interval, StudyRow, around
 from corsage.core.measures import Measure
 from corsage.core.version import VERSION
 
@@ -43,7 +42,7 @@ pre { background: var(--tint); border: 1px solid var(--line); border-radius: 6px
   padding: .8rem 1rem; white-space: pre-wrap; overflow-wrap: anywhere; font-size: .88rem; }
 li { margin: .2rem 0; }
 """
-LEFT, RIGHT, STEP, TOP = 16, 624, 46, 16
+AXIS_LEFT, AXIS_RIGHT, ROW_HEIGHT, ROWS_TOP = 16, 624, 46, 16
 """Where the picture's axis begins and ends, the height of a row, and where the first one is."""
 
 CAPTION = (
@@ -103,17 +102,17 @@ def picture(study: Study) -> str:
     """Each row's seeds as dots on one axis, with the interval of their mean."""
     rows, measure = study.rows, study.rows[0].measure
     low, high = ends(rows)
-    height = TOP + STEP * len(rows) + 34
+    height = ROWS_TOP + ROW_HEIGHT * len(rows) + 34
     ticks = [low + (high - low) * i / 4 for i in range(5)]
     parts = [
-        f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{height - 34}"/>'
+        f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{ROWS_TOP}" y2="{height - 34}"/>'
         f'<text class="soft" x="{x:.1f}" y="{height - 18}" text-anchor="{anchor}">'
         f"{measure.text(tick)}</text>"
         for tick, anchor in zip(ticks, ("start", *["middle"] * 3, "end"), strict=True)
         for x in [at(tick, low, high)]
     ]
-    parts += [dots(row, TOP + STEP * i, low, high) for i, row in enumerate(rows)]
-    axis = f'<text class="soft" x="{LEFT}" y="{height - 2}">{escape(measure.title)}</text>'
+    parts += [dots(row, ROWS_TOP + ROW_HEIGHT * i, low, high) for i, row in enumerate(rows)]
+    axis = f'<text class="soft" x="{AXIS_LEFT}" y="{height - 2}">{escape(measure.title)}</text>'
     words = escape(f"{measure.title} of every run")
     return (
         f'<svg viewBox="0 0 640 {height}" role="img" aria-label="{words}">{"".join(parts)}{axis}'
@@ -125,7 +124,7 @@ def dots(row: StudyRow, top: float, low: float, high: float) -> str:
     """One row: its name, its seeds, their mean and interval."""
     y = top + 30
     shown = row.measure.text(row.mean)
-    parts = [f'<text x="{LEFT}" y="{top + 16}">{escape(row.label)}: {shown}</text>']
+    parts = [f'<text x="{AXIS_LEFT}" y="{top + 16}">{escape(row.label)}: {shown}</text>']
     if span := interval(row):
         ends_at = (at(max(span.low, low), low, high), at(min(span.high, high), low, high))
         parts.append(
@@ -157,12 +156,12 @@ def ends(rows: list[StudyRow]) -> tuple[float, float]:
 
 
 def at(value: float, low: float, high: float) -> float:
-    """Where a value is on the axis."""
-    return LEFT + (RIGHT - LEFT) * (value - low) / (high - low or 1.0)
+    """Place of a value on the axis."""
+    return AXIS_LEFT + (AXIS_RIGHT - AXIS_LEFT) * (value - low) / (high - low or 1.0)
 
 
 def command(grid: Grid) -> str:
-    """What does the same study again."""
+    """The command of the same study."""
     import shlex
 
     words = [f"{k}={v}" for k, v in grid.json()["keys"].items() if k not in ("run-dir", "resume")]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-PAUSE = 0.05
+WORKER_PAUSE = 0.05
 """Seconds between two looks at the processes."""
 SAYS = "corsage: "
 """What a run's own complaint begins with."""
@@ -29,7 +29,7 @@ class Job:
 
     @property
     def log(self) -> Path:
-        """What its process prints."""
+        """The file of what its process prints."""
         return self.folder.with_suffix(self.folder.suffix + ".log")
 
 
@@ -53,7 +53,7 @@ class Ended:
 
 
 def workers(asked: int, threads: int, jobs: int) -> int:
-    """How many runs go on at the same time."""
+    """The number of runs at the same time."""
     fit = max(1, cores() // max(threads, 1))
     return max(1, min(asked or fit, jobs))
 
@@ -77,7 +77,7 @@ def play(jobs: list[Job], at_once: int, told: Callable[[Ended], None]) -> list[E
                 running.remove(process)
                 ended.append(process.ended())
                 told(ended[-1])
-            time.sleep(PAUSE if running else 0.0)
+            time.sleep(WORKER_PAUSE if running else 0.0)
     finally:
         for process in running:
             process.stop()
@@ -113,11 +113,11 @@ class Process:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended."""
+        """True if it has ended."""
         return self._process.poll() is not None
 
     def ended(self) -> Ended:
-        """How it did."""
+        """The end that it took."""
         self._close()
         return Ended(self.job, self._process.wait(), time.monotonic() - self.begun)
 

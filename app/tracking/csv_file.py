@@ -7,11 +7,10 @@ import io
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from corsage.app.tracking.numbers import Numbers
-from corsage.app.tracking.tracker import Part, Tracker
+from corsage.app.tracking.tracker import Numbers, Part, Tracker
 from corsage.core.errors import ConfigError
 
-HEAD = ("strategy", "round", "measure", "value")
+CSV_HEAD = ("strategy", "round", "measure", "value")
 
 
 class Csv(Tracker):
@@ -25,7 +24,7 @@ class Csv(Tracker):
             raise ConfigError("say into which folder: Csv(FOLDER).")
         self.path, self.strategy = part.folder / "metrics.csv", part.strategy
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write(self.path, "w", [HEAD])
+        write(self.path, "w", [CSV_HEAD])
         return 0
 
     def log(self, number: int, values: Numbers) -> None:

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from corsage.app.tracking.numbers import Numbers, group_of
-from corsage.app.tracking.tracker import Part, Tracker
+from corsage.app.tracking.tracker import Numbers, Part, Tracker, group_of
 from corsage.core.files import sealed, unsealed, write_atomically
 
 PATIENT = {
@@ -24,7 +23,7 @@ PATIENT = {
 """What is set unless the user says otherwise."""
 KEPT = "mlflow.json"
 """Which run of MLflow's it is, in the strategy's folder."""
-AT_ONCE = 100
+KEYS_IN_A_MESSAGE = 100
 """Keys that MLflow takes in one message."""
 
 
@@ -64,7 +63,7 @@ class MLflow(Tracker):
         return 0
 
     def _kept(self) -> dict[str, Any]:
-        """What an earlier attempt wrote down; nothing in a new run."""
+        """The content that an earlier attempt wrote down; none in a new run."""
         try:
             return unsealed(self.own / KEPT) if self.own else {}
         except FileNotFoundError:
@@ -77,8 +76,8 @@ class MLflow(Tracker):
         from mlflow.entities import Param
 
         told = [Param(key, str(value)) for key, value in keys.items()]
-        for first in range(0, len(told), AT_ONCE):
-            self.client.log_batch(self.run, params=told[first : first + AT_ONCE])
+        for first in range(0, len(told), KEYS_IN_A_MESSAGE):
+            self.client.log_batch(self.run, params=told[first : first + KEYS_IN_A_MESSAGE])
 
     def log(self, number: int, values: Numbers) -> None:
         """A batch; its last number says that all of it is there."""

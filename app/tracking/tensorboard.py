@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from corsage.app.tracking.numbers import Numbers, group_of
-from corsage.app.tracking.tracker import Part, Tracker
+from corsage.app.tracking.tracker import Numbers, Part, Tracker, group_of
 from corsage.core.errors import ConfigError
 from corsage.core.files import delete
 

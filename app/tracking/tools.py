@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from corsage.app.output.complaint import in_a_line
+from corsage.app.output.usage import in_a_line
 from corsage.core.errors import ConfigError, line
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What hands a run's numbers to another tool, round by round: the base of all that do.
+"""Trackers hand a run's numbers to another tool, round by round: the base of all that do.
 
 A tool that fails is named once and told no more; the run goes on. When the run is resumed, it is
 told what it has missed, out of `metrics.jsonl`.
@@ -7,14 +7,14 @@ told what it has missed, out of `metrics.jsonl`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from corsage.app.output.complaint import in_a_line
+from corsage.app.output.usage import in_a_line
 from corsage.app.results.metrics import read_rows
-from corsage.app.tracking.numbers import Numbers, of_round, of_summary
 from corsage.core.configuration.known_keys import idle_keys
 from corsage.core.errors import line
 from corsage.core.keys import Value
@@ -24,6 +24,19 @@ from corsage.strategies.rounds.results import Summary
 
 NOT_TOLD = {"resume", "from-round", "run-dir", "cache-dir", "log-to"}
 """Keys that say nothing of the numbers."""
+Numbers = Mapping[str, float]
+ROW_NUMBERS = (
+    "worst10",
+    "loss",
+    "users",
+    "never_drawn",
+    "gradient_steps",
+    "bytes_up",
+    "bytes_down",
+    "messages",
+    "seconds",
+)
+"""What is told of a row of the table beside its measures."""
 
 
 @dataclass(frozen=True)
@@ -149,3 +162,30 @@ class Tracker(Callback):
             self._failed = True
             again = "; --resume tells it the rest" if self.own else ""
             self.note(f"{self.name}: {line(in_a_line(error))} It is told no more{again}.")
+
+
+def of_round(row: Mapping[str, Any]) -> dict[str, float]:
+    """A line of metrics.jsonl; its measure is among all that were asked for."""
+    rest = {key: value for key, value in row.items() if key not in ("round", "measures")}
+    return dict(flat({**rest, **row.get("measures", {})}))
+
+
+def of_summary(result: Summary) -> dict[str, float]:
+    """A row of the table: each measure, what it cost."""
+    found = result.json()
+    last = {f"{result.measure}/last10": result.last10}
+    return dict(flat({**found["measures"], **{key: found[key] for key in ROW_NUMBERS}})) | last
+
+
+def flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, float]]:
+    """Every number that is finite, by its path."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{before}{key}/")
+        elif isinstance(value, int | float) and math.isfinite(value):
+            yield f"{before}{key}", float(value)
+
+
+def group_of(row: str, strategy: str) -> str:
+    """Prefix of a row's numbers: `ft` of `fedavg+ft`, `final` of the strategy's own."""
+    return row.removeprefix(strategy).removeprefix("+") or "final"

@@ -13,11 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from corsage.app.tracking.numbers import Numbers, group_of
-from corsage.app.tracking.tracker import Part, Tracker
+from corsage.app.tracking.tracker import Numbers, Part, Tracker, group_of
 from corsage.core.errors import ConfigError
 
-SECONDS = 60.0
+FINISH_SECONDS = 60.0
 """How long the end of a run waits for a server that is away."""
 
 
@@ -59,7 +58,7 @@ class WandB(Tracker):
             dir=folder,
             resume="allow",
             reinit="create_new",
-            settings=wandb.Settings(console="off", silent=True, finish_timeout=SECONDS),
+            settings=wandb.Settings(console="off", silent=True, finish_timeout=FINISH_SECONDS),
         )
         if folder and self.run.offline:
             forget_earlier(folder, Path(self.run.dir).parent)

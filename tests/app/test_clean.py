@@ -11,7 +11,7 @@ import pytest
 
 from corsage import simulate
 from corsage.app.run.clean import run
-from corsage.app.run.lock import RunLock
+from corsage.app.run.status import RunLock
 from corsage.app.states.shelf import Kept
 from corsage.app.states.state_files import Files
 from corsage.core.files import sealed

@@ -11,7 +11,8 @@ import pytest
 
 from corsage import load
 from corsage.app.command import run
-from corsage.app.run import columns, endings
+from corsage.app.run import endings
+from corsage.app.run import user_columns as columns
 from corsage.strategies.rounds import algorithm
 
 WORDS = ["strategy=fedrep,local", "num-users=12", "num-rounds=2", "hidden=8", "head-epochs=1"]
@@ -20,8 +21,8 @@ WORDS = ["strategy=fedrep,local", "num-users=12", "num-rounds=2", "hidden=8", "h
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if five users were very many."""
-    monkeypatch.setattr(columns, "MANY", 5)
-    monkeypatch.setattr(columns, "NAMED", 2)
+    monkeypatch.setattr(columns, "COLUMN_FROM", 5)
+    monkeypatch.setattr(columns, "SUMMARY_USERS", 2)
 
 
 def result(users: int) -> dict[str, Any]:
@@ -80,9 +81,9 @@ def test_a_run_with_columns_is_the_same_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: None
 ) -> None:
     """Loaded, resumed and reported; its users are evaluated a few at a time."""
-    monkeypatch.setattr(columns, "MANY", 10**6)
+    monkeypatch.setattr(columns, "COLUMN_FROM", 10**6)
     whole = finished(tmp_path / "whole", WORDS)
-    monkeypatch.setattr(columns, "MANY", 5)
+    monkeypatch.setattr(columns, "COLUMN_FROM", 5)
     monkeypatch.setattr(algorithm, "EVALUATED_AT_ONCE", 5)
     apart = finished(tmp_path / "apart", WORDS)
     assert (apart / "users.csv").read_text() == (whole / "users.csv").read_text()
@@ -92,9 +93,9 @@ def test_a_run_with_columns_is_the_same_run(
         one, other = load(str(whole))[name], load(str(apart))[name]
         for key in ("per_user", "test_sizes", "curve", "accuracy", "loss"):
             assert one.json()[key] == other.json()[key], key
-        assert (apart / name / endings.USERS).is_file()
-        assert not (whole / name / endings.USERS).exists()
-    file = apart / "local" / endings.USERS
+        assert (apart / name / endings.USER_COLUMNS).is_file()
+        assert not (whole / name / endings.USER_COLUMNS).exists()
+    file = apart / "local" / endings.USER_COLUMNS
     file.write_bytes(file.read_bytes()[:-1] + b"?")
     assert endings.read_result(apart / "local", 2) is None
     assert run(["--resume", str(apart)], "") == 0

@@ -192,7 +192,7 @@ def test_killed_on_the_way_the_run_is_as_it_was(
     assert run(["forget", str(folder), f"user={GONE}"]) == 130
     assert files(folder) == before
     monkeypatch.undo()
-    left = folder.parent / f"{command.TEMPORARY}{folder.name}-x"  # of one that was killed outright
+    left = folder.parent / f"{command.FORGETTING}{folder.name}-x"  # of one that was killed outright
     left.mkdir()
     assert run(["forget", str(folder), f"user={GONE}"]) == 0
     assert not left.exists() and GONE not in json.dumps(load(folder).json())

@@ -20,7 +20,7 @@ def test_pyproject_and_documentation_are_as_printed() -> None:
 
 def test_pyproject_has_every_key_with_its_default() -> None:
     """Flower refuses to override a key that is not there."""
-    declared = tomllib.loads((keys.ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"][
+    declared = tomllib.loads((keys.CHECKOUT / "pyproject.toml").read_text())["tool"]["flwr"]["app"][
         "config"
     ]
     assert declared == defaults()
@@ -40,7 +40,7 @@ def test_the_block_is_put_in_the_place_of_the_old_one(tmp_path: Path) -> None:
 def test_written_where_it_differs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(keys, "ROOT", tmp_path)
+    monkeypatch.setattr(keys, "CHECKOUT", tmp_path)
     assert keys.run(["--write"]) == 2
     assert "no checkout" in capsys.readouterr().err
     project = tmp_path / "pyproject.toml"

@@ -23,9 +23,9 @@ from corsage.app.output.summary import (
 )
 from corsage.app.report import plots
 from corsage.app.report.chart import Chart
-from corsage.app.report.learning import measure_chart
-from corsage.app.report.looks import spaced
+from corsage.app.report.curves import measure_chart
 from corsage.app.report.people import ranks
+from corsage.app.report.style import spaced
 from corsage.core.distribution import spread, worst_share
 from corsage.core.measures import ACCURACY
 

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 import corsage
 from corsage.app.engines import simulate
 from corsage.app.inference import export, predict
-from corsage.app.inference.sample_file import read_rows
+from corsage.app.inference.predict import read_rows
 from corsage.core.configuration.config import Config
 from corsage.core.errors import CorsageError, DataError
 

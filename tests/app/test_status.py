@@ -136,7 +136,7 @@ def test_flowers_own_runs(
         return subprocess.CompletedProcess(command, 0, f"Listing\n{json.dumps(states.pop(0))}", "")
 
     monkeypatch.setattr(wait.subprocess, "run", listed)
-    monkeypatch.setattr(wait, "PAUSE", 0)
+    monkeypatch.setattr(wait, "STATUS_PAUSE", 0)
     assert run(["wait", "17", "here"], "") == code
     assert line in capsys.readouterr().err
 

@@ -18,9 +18,8 @@ from corsage.app.results.metrics import read_rows
 from corsage.app.run.status import group_of
 from corsage.app.tracking import tools
 from corsage.app.tracking.csv_file import Csv
-from corsage.app.tracking.numbers import Numbers, of_round
 from corsage.app.tracking.tools import Trackers
-from corsage.app.tracking.tracker import Part, Tracker
+from corsage.app.tracking.tracker import Numbers, Part, Tracker, of_round
 from corsage.core.files import sealed
 from corsage.strategies.rounds.loop import one_round
 from tests.app.test_resume import line_of, only

@@ -23,7 +23,7 @@ from corsage.app.output.progress import Progress
 from corsage.app.output.summary import best, cells, findings_section, findings_tables, summary_table
 from corsage.app.report import document as report
 from corsage.app.report import plots
-from corsage.app.report.learning import measure_chart
+from corsage.app.report.curves import measure_chart
 from corsage.app.report.people import ranks
 from corsage.core.configuration.config import Config
 from corsage.core.distribution import spread, worst_share

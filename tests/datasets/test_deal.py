@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from corsage.app.deal import run
+from corsage.app.device_files import run
 from corsage.core.configuration.config import Config
 from corsage.datasets.dealing.federated import on_device, simulated
 from corsage.networks.training import to_tensors

@@ -6,7 +6,7 @@ import logging
 import numpy as np
 import pytest
 
-from corsage.app.deal import write_files
+from corsage.app.device_files import write_files
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, DataError
 from corsage.datasets import hub

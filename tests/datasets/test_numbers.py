@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corsage.app.deal import run
+from corsage.app.device_files import run
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, DataError
 from corsage.datasets.data_set import load_table

@@ -21,7 +21,7 @@ from flwr.proto.node_pb2 import Node
 from starlette.applications import Starlette
 
 from corsage.app.deployment import holding
-from corsage.app.deployment.gate import CALLS, PREFIX, gate, shelf
+from corsage.app.deployment.gate import CALLS, FLEET, gate, shelf
 from tests.support.recipe import deploy
 
 
@@ -63,10 +63,10 @@ def door(tmp_path: Path, passed: list[httpx.Request]) -> Starlette:
 
 def test_the_gate_passes_on_what_devices_say(door: Starlette, passed: list[httpx.Request]) -> None:
     for call in sorted(CALLS - {"push-messages"}):
-        answer = ask(door, "POST", PREFIX + call, content=b"body", headers={"flwr-signature": "s"})
+        answer = ask(door, "POST", FLEET + call, content=b"body", headers={"flwr-signature": "s"})
         assert (answer.status_code, answer.content) == (201, b"answer")
         assert answer.headers["x-own"] == "1"
-        assert passed[-1].url == f"https://127.0.0.1:1{PREFIX}{call}"
+        assert passed[-1].url == f"https://127.0.0.1:1{FLEET}{call}"
         assert passed[-1].content == b"body" and passed[-1].headers["flwr-signature"] == "s"
 
 
@@ -75,13 +75,13 @@ def test_the_gate_passes_on_what_devices_say(door: Starlette, passed: list[httpx
     [
         ("POST", "/v1/control/start-run"),
         ("POST", "/v1/runtime/acquire-task"),
-        ("POST", f"{PREFIX}register-node"),
-        ("POST", f"{PREFIX}unregister-node"),
-        ("POST", f"{PREFIX}get-fab/"),
-        ("POST", f"{PREFIX}get-fab?x=1"),
-        ("POST", f"{PREFIX}%2e%2e/control/start-run"),
-        ("POST", f"{PREFIX}get-fab%0a"),
-        ("GET", f"{PREFIX}get-fab"),
+        ("POST", f"{FLEET}register-node"),
+        ("POST", f"{FLEET}unregister-node"),
+        ("POST", f"{FLEET}get-fab/"),
+        ("POST", f"{FLEET}get-fab?x=1"),
+        ("POST", f"{FLEET}%2e%2e/control/start-run"),
+        ("POST", f"{FLEET}get-fab%0a"),
+        ("GET", f"{FLEET}get-fab"),
         ("GET", "/docs"),
     ],
 )
@@ -112,7 +112,7 @@ def pushed(node: int, *sources: int) -> bytes:
 def test_nobody_replies_in_anothers_name(
     door: Starlette, passed: list[httpx.Request], content: bytes, code: int
 ) -> None:
-    answer = ask(door, "POST", f"{PREFIX}push-messages", content=content)
+    answer = ask(door, "POST", f"{FLEET}push-messages", content=content)
     assert answer.status_code == code
     assert [request.content for request in passed] == ([content] if code == 201 else [])
 
@@ -143,33 +143,33 @@ def test_a_device_in_a_run_is_answered_when_there_is_work(
 ) -> None:
     """Its call is kept until then, or until its time is up; others pass at once."""
     monkeypatch.setattr(holding, "HOLD", hold)
-    monkeypatch.setattr(holding, "PAUSE", 0.0)
+    monkeypatch.setattr(holding, "HOLD_PAUSE", 0.0)
     assert deploy(tmp_path) == 0
     link, ca = Link(4), tmp_path / "site" / "server" / "ca.crt"
     app = gate("127.0.0.1:1", ca, 1000, httpx.MockTransport(link))
     call = PullMessagesRequest(node=Node(node_id=7)).SerializeToString()
     for path in ("pull-messages", "push-messages"):
         content = pushed(7, 7) if path == "push-messages" else call
-        assert ask(app, "POST", PREFIX + path, content=content).status_code == 200
+        assert ask(app, "POST", FLEET + path, content=content).status_code == 200
     assert link.asked == 1
-    answer = ask(app, "POST", f"{PREFIX}pull-messages", content=call)
+    answer = ask(app, "POST", f"{FLEET}pull-messages", content=call)
     assert link.asked == 1 + asked
     assert len(PullMessagesResponse.FromString(answer.content).messages_list) == found
     other = PullMessagesRequest(node=Node(node_id=8)).SerializeToString()
-    ask(app, "POST", f"{PREFIX}pull-messages", content=other)
+    ask(app, "POST", f"{FLEET}pull-messages", content=other)
     assert link.asked == 2 + asked
 
 
 def test_the_gate_passes_on_no_other_headers(door: Starlette, passed: list[httpx.Request]) -> None:
     """Nor does it stumble over letters that no header has, or over thousands of headers."""
     odd = [(b"x-odd", "ä".encode()), (b"content-encoding", b"gzip"), (b"flwr-timestamp", b"t")]
-    assert ask(door, "POST", f"{PREFIX}get-run", content=b"body", headers=odd).status_code == 201
+    assert ask(door, "POST", f"{FLEET}get-run", content=b"body", headers=odd).status_code == 201
     assert passed[0].headers["flwr-timestamp"] == "t"
     assert not {"x-odd", "content-encoding"} & passed[0].headers.keys()
     many = [(b"flwr-%d" % number, b"") for number in range(200)]
-    assert ask(door, "POST", f"{PREFIX}get-run", headers=many).status_code == 413
+    assert ask(door, "POST", f"{FLEET}get-run", headers=many).status_code == 413
     both = {"content-length": "4", "transfer-encoding": "chunked"}
-    assert ask(door, "POST", f"{PREFIX}get-run", content=b"body", headers=both).status_code == 413
+    assert ask(door, "POST", f"{FLEET}get-run", content=b"body", headers=both).status_code == 413
     assert len(passed) == 1
 
 
@@ -186,7 +186,7 @@ def test_the_gate_cuts_what_is_too_long(
 ) -> None:
     """Whether its length is said or not."""
     content = long() if chunked else b"x" * 1200
-    assert ask(door, "POST", PREFIX + call, content=content).status_code == 413
+    assert ask(door, "POST", FLEET + call, content=content).status_code == 413
     assert not passed
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from corsage.app.deployment.bundle import put_on_shelf, sign
-from corsage.app.deployment.gate import CALLS, PREFIX
+from corsage.app.deployment.gate import CALLS, FLEET
 from corsage.app.deployment.keys import device_key, signer_key
+from corsage.app.deployment.site import put_on_shelf, sign
 from corsage.app.run.status import read_status
 from corsage.app.run.wait import started
 from tests.support.fleet import free_ports
@@ -186,7 +186,7 @@ def test_the_gate_has_no_other_path(site: Site, outsider: Outsider, path: str) -
         for method in ("GET", "POST", "PUT"):
             url = httpx.URL(f"https://localhost:{site.gate}").copy_with(raw_path=path.encode())
             assert client.request(method, url).status_code == 404
-        url = f"https://localhost:{site.gate}{PREFIX}"
+        url = f"https://localhost:{site.gate}{FLEET}"
         for call in CALLS:  # nor anything without a device's key
             assert client.post(url + call).status_code in (400, 401, 403, 415, 422)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from corsage.app.deployment.compose import compose
-from corsage.app.deployment.table import Device, read_table
+from corsage.app.deployment.device_table import Device, read_table
+from corsage.app.deployment.site import compose
 from tests.support.recipe import DEPLOY
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from corsage.app.client_app import make_client_app
-from corsage.app.deal import write_files
+from corsage.app.device_files import write_files
 from corsage.app.local_grid import LocalGrid
 from corsage.core.configuration.config import Config
 from corsage.datasets.dealing.federated import simulated

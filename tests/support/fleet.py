@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 PORTS = (8000, 9094, 9095, 9096)  # SuperLink and SuperNodes, as in docs/devices.md
 USERS = ("0", "1", "2")
 
-EXPORT = "python -m corsage.app.deal devices num-users=3"
+EXPORT = "python -m corsage.app.device_files devices num-users=3"
 RUN = 'flwr run . here --stream --run-config "{keys}"'
 FEDREP = "strategy='fedrep' num-nodes=3 num-rounds=3 fraction-train=1.0"
 FEDAVG = FEDREP.replace("fedrep", "fedavg")

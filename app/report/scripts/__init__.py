@@ -1,4 +1,4 @@
-"""What makes the page answer: values under the pointer, tabs, strategies off and on, the table.
+"""Scripts of the page: values under the pointer, tabs, strategies off and on, the table.
 
 All essentials are on the page without it. It only ever writes text into the page, never markup, and
 the page lets no other script run. It is kept in Python for an app bundle takes no other files.
@@ -6,7 +6,7 @@ the page lets no other script run. It is kept in Python for an app bundle takes 
 
 from corsage.app.report.scripts.basics import BASICS
 from corsage.app.report.scripts.pointer import POINTER
-from corsage.app.report.scripts.table import TABLE
+from corsage.app.report.scripts.sorting import TABLE
 from corsage.app.report.scripts.toggles import TOGGLES
 
 SCRIPT = '"use strict";\n{\n' + BASICS + TOGGLES + POINTER + TABLE + "}\n"

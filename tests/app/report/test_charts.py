@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corsage.app.report import fields, groups, words
+from corsage.app.report import divisions, result_fields, words
 from corsage.app.report.chart import Axis, Series, finite, limits, log_ticks, thinned
+from corsage.app.report.curves import learning_charts
 from corsage.app.report.drawing import Frame, flags, marked
 from corsage.app.report.estimates import caterpillars
-from corsage.app.report.learning import learning_charts
-from corsage.app.report.looks import looks
 from corsage.app.report.people import CELLS, people_charts, table
+from corsage.app.report.style import looks
 from corsage.core.measures import ACCURACY, MEASURES
 from tests.support.reports import EVIL, Json, a_run, rmse_run, with_everything
 
@@ -132,7 +132,7 @@ def test_gains_are_paired_and_signed_by_the_measure() -> None:
         assert gain == pytest.approx(100 * (own[user] - local[user]), abs=1e-9)
     assert list(chart.series[0].y) == sorted(chart.series[0].y)
     errors, _ = rmse_run()
-    found = fields.differences(errors[0], errors[2])
+    found = result_fields.differences(errors[0], errors[2])
     assert all(
         math.copysign(1, g) == math.copysign(1, errors[2]["per_user"][u] - errors[0]["per_user"][u])
         for u, g in found.items()
@@ -142,7 +142,7 @@ def test_gains_are_paired_and_signed_by_the_measure() -> None:
 
 def test_who_is_hurt_comes_from_the_result_or_from_an_older_ones_users() -> None:
     results, _ = a_run()
-    found = {(h.strategy, h.than): h for h in fields.hurt(results)}
+    found = {(h.strategy, h.than): h for h in result_fields.hurt(results)}
     assert set(found) == {
         ("fedrep", "local"),
         ("fedrep", "fedavg"),
@@ -154,20 +154,20 @@ def test_who_is_hurt_comes_from_the_result_or_from_an_older_ones_users() -> None
     assert set(found["fedrep", "local"].users) == worse and worse
     assert found["fedrep", "local"].share == len(worse) / 20
     given_by, _ = with_everything()
-    assert list(fields.hurt(given_by)[0].users) == [EVIL, "u3"]
+    assert list(result_fields.hurt(given_by)[0].users) == [EVIL, "u3"]
 
 
 def test_differences_of_rounding_hurt_nobody() -> None:
     results, _ = a_run(("fedrep", "local"))
     results[0]["per_user"] = {u: v * (1 - 1e-15) for u, v in results[1]["per_user"].items()}
-    assert fields.hurt(results)[0].users == []
+    assert result_fields.hurt(results)[0].users == []
 
 
 def test_the_table_has_every_user_measure_and_cluster() -> None:
     results, _ = with_everything()
     found = table(results)
     titles = [(c["title"], c["measure"]) for c in found["columns"]]
-    auc = fields.named("auc").title
+    auc = result_fields.named("auc").title
     assert titles[0] == ("user", "") and ("test samples", "") in titles
     assert ("fedrep: cluster", "") in titles and ("local", auc) in titles
     assert found["users"] == found["shown"] == 21  # the one without test samples, too
@@ -193,11 +193,12 @@ def test_many_users_are_drawn_by_quantiles_and_both_ends_and_listed_by_extremes(
 
 def test_clusters_are_grouped_and_compared_whatever_they_are_called() -> None:
     results, _ = with_everything()
-    assert [names for names, _ in groups.divisions(results)] == [["fedrep"], ["fedavg"], ["local"]]
+    names = [names for names, _ in divisions.divisions(results)]
+    assert names == [["fedrep"], ["fedavg"], ["local"]]
     one, other = {"a": "0", "b": "1"}, {"a": "x", "b": "y"}
-    assert groups.same_division(one, other)
-    assert not groups.same_division(one, {"a": "x", "b": "x"})
-    assert list(groups.grouped({"u10": "1", "u2": "1", "u1": "0"}).items()) == [
+    assert divisions.same_division(one, other)
+    assert not divisions.same_division(one, {"a": "x", "b": "x"})
+    assert list(divisions.grouped({"u10": "1", "u2": "1", "u1": "0"}).items()) == [
         ("1", ["u2", "u10"]),
         ("0", ["u1"]),
     ]
@@ -213,8 +214,8 @@ def test_a_caterpillar_goes_from_the_lowest_to_the_highest() -> None:
 
 
 def test_an_unknown_measure_keeps_its_name() -> None:
-    assert fields.named("accuracy") is MEASURES["accuracy"]
-    assert fields.named("kappa").title == "kappa"
+    assert result_fields.named("accuracy") is MEASURES["accuracy"]
+    assert result_fields.named("kappa").title == "kappa"
 
 
 def test_thinning_keeps_both_ends() -> None:
@@ -237,8 +238,8 @@ def test_the_level_without_a_model_is_drawn_where_all_rows_agree_on_it() -> None
 def test_known_clusters_come_first_and_once() -> None:
     results, _ = with_everything()
     results[0]["known_clusters"] = dict(results[0]["clusters"])
-    (names, _), *others = groups.divisions(results)
-    assert names == [groups.KNOWN, "fedrep"] and len(others) == 2
+    (names, _), *others = divisions.divisions(results)
+    assert names == [divisions.KNOWN_CLUSTERS, "fedrep"] and len(others) == 2
     titles = [c["title"] for c in table(results)["columns"]]
     assert "cluster" in titles and "fedrep: cluster" not in titles
 
@@ -246,13 +247,13 @@ def test_known_clusters_come_first_and_once() -> None:
 def test_who_is_hurt_beyond_noise_is_counted() -> None:
     results, _ = with_everything()
     results[0]["hurt"]["alone"] |= {"beyond_noise": ["u3"]}
-    found = fields.hurt(results)
+    found = result_fields.hurt(results)
     assert [h.certain for h in found[:2]] == [1, None]
     assert "beyond noise" in words.worse_off(results)
 
 
 def test_users_who_are_all_by_themselves_are_no_clusters() -> None:
     own = {f"u{i}": str(i) for i in range(60)}
-    text = groups.division(["convex-clustering"], own, [(["convex-clustering"], own)], [], {})
+    text = divisions.division(["convex-clustering"], own, [(["convex-clustering"], own)], [], {})
     assert "no clusters" in text and "1 user" not in text
-    assert not groups.alone({"a": "x"}) and not groups.alone({"a": "x", "b": "x"})
+    assert not divisions.alone({"a": "x"}) and not divisions.alone({"a": "x", "b": "x"})

@@ -13,7 +13,7 @@ import pytest
 
 from corsage.app.command import run
 from corsage.app.report import document as report
-from corsage.app.report import fields, settings
+from corsage.app.report import result_fields as fields
 from corsage.app.report.words import without_tests
 from corsage.core.configuration.key_groups import GROUPS
 from corsage.core.configuration.known_keys import OF_SOME, known_keys
@@ -58,7 +58,7 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> dict[str, Value]:
     """All keys, of algorithms FedRep's alone."""
     shown = [group.title for group in GROUPS.values()] + [OF_SOME, "FedRep"]
     listed = {name: key for name, key in known_keys().items() if key.title in shown}
-    monkeypatch.setattr(settings, "known_keys", lambda: listed)
+    monkeypatch.setattr(report, "known_keys", lambda: listed)
     return {name: key.default for name, key in listed.items()}
 
 
@@ -157,9 +157,9 @@ def test_lines_of_the_users_table_are_in_reading_order_and_the_worst_are_marked(
 
 def test_it_tells_how_to_run_again(flat: dict[str, Value]) -> None:
     flat |= {"head-epochs": 5, "data-file": "my data.csv", "resume": "runs/x", "seed": 0}
-    command = settings.command(flat)
+    command = report.command(flat)
     assert command == "python run_simulation.py 'data-file=my data.csv' head-epochs=5 seed=0"
-    titles = list(settings.grouped({**flat, "unheard-of": True}))
+    titles = list(report.grouped({**flat, "unheard-of": True}))
     assert titles[:2] == ["Run", "Users and nodes"] and titles[-2:] == ["FedRep", "Other"]
 
 

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from corsage.app.studies.intervals import difference
-from corsage.app.studies.rows import Done, compared
-from corsage.app.studies.study import Study
+from corsage.app.studies.comparison import Study
+from corsage.app.studies.over_seeds import Done, compared, difference
 from corsage.core.configuration.config import Config
 
 RNG = np.random.default_rng(3)

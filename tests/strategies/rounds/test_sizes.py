@@ -13,7 +13,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
-from corsage.app.ray_store import RayStore
+from corsage.app.ray_engine import RayStore
 from corsage.core.errors import ConfigError
 from corsage.core.messages.encoding import encode
 from corsage.core.registry import ALGORITHMS

@@ -15,10 +15,10 @@ from pathlib import Path, PurePosixPath
 from corsage.core.errors import ConfigError
 
 FIRST_PORT = 9094
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-PLAIN = re.compile(r"[^'\"\\\x00-\x1f]*")
+DEVICE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+CONFIG_TEXT = re.compile(r"[^'\"\\\x00-\x1f]*")
 """What a value may be: Flower's node config knows no escapes."""
-NUMBER = re.compile(r"-?\d+(\.\d+)?|true|false")
+CONFIG_NUMBER = re.compile(r"-?\d+(\.\d+)?|true|false")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Device:
 
 def spelled(key: str, value: str) -> str:
     """A value as TOML has it; who a user is and where he belongs are always texts."""
-    text = key in ("user", "cluster", "data") or not NUMBER.fullmatch(value)
+    text = key in ("user", "cluster", "data") or not CONFIG_NUMBER.fullmatch(value)
     return f"'{value}'" if text else value
 
 
@@ -71,7 +71,7 @@ def device(path: Path, number: int, row: dict[str | None, str | None]) -> Device
         raise ConfigError(f"{where}: has not as many columns as the heading.")
     words = {str(k).strip(): str(v).strip() for k, v in row.items() if str(v).strip()}
     name, port = words.pop("name", ""), words.pop("port", str(FIRST_PORT + number))
-    if not NAME.fullmatch(name):
+    if not DEVICE_NAME.fullmatch(name):
         raise ConfigError(f"{where}: name={name!r}: letters, digits, '-', '_' and '.' make a name.")
     if not port.isdigit() or not 0 < int(port) < 2**16:
         raise ConfigError(f"{where}: port={port}: is no port.")
@@ -84,13 +84,13 @@ def device(path: Path, number: int, row: dict[str | None, str | None]) -> Device
     if "state-dir" in words:
         raise ConfigError(f"{where}: state-dir: is where the unit keeps its state; leave it out.")
     for key, value in words.items():
-        if not PLAIN.fullmatch(value):
+        if not CONFIG_TEXT.fullmatch(value):
             raise ConfigError(f"{where}: {key}={value!r}: has a quote, a backslash or a control.")
     return Device(name, int(port), {"user": name, **words})
 
 
 def check_distinct(path: Path, what: str, values: Iterable[object]) -> None:
-    """Whether no two devices share what each must have of its own."""
+    """Refuse two devices that share what each must have of its own."""
     seen = set[object]()
     for value in values:
         if value in seen:

@@ -17,9 +17,9 @@ from corsage.core.arrays import Array, Arrays
 from corsage.core.measures import measure_of
 from corsage.strategies.rounds.ledger import packed, unpacked
 
-MANY = 20_000
+COLUMN_FROM = 20_000
 """Entries from which on a table of users is a column."""
-NAMED = 10
+SUMMARY_USERS = 10
 """Users at each end whom the summary names."""
 QUANTILES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 COLUMN = "column"
@@ -36,7 +36,7 @@ class Columns:
         self._known: list[tuple[list[str], str]] = []
 
     def put(self, value: Mapping[str, Any] | Sequence[str]) -> Any:
-        """What stands for a table or list of users; itself if it is neither."""
+        """A reference in the place of a table or list of users; itself if it is neither."""
         if not isinstance(value, Mapping):
             return {COLUMN: self._users(list(value))} if texts(value) else value
         array = as_array(list(value.values()))
@@ -62,7 +62,7 @@ class Columns:
 
 
 def texts(values: Sequence[Any]) -> bool:
-    """Whether values are texts."""
+    """True if values are texts."""
     return set(map(type, values)) == {str}
 
 
@@ -85,10 +85,10 @@ def taken_apart(results: Sequence[Mapping[str, Any]]) -> tuple[list[Json], bytes
 
 def _without(value: Any, columns: Columns) -> Any:
     if isinstance(value, Mapping):
-        if len(value) > MANY and (found := columns.put(value)) is not value:
+        if len(value) > COLUMN_FROM and (found := columns.put(value)) is not value:
             return found
         return {key: _without(one, columns) for key, one in value.items()}
-    if isinstance(value, list) and len(value) > MANY:
+    if isinstance(value, list) and len(value) > COLUMN_FROM:
         return columns.put(value)
     return value
 
@@ -119,7 +119,7 @@ def _with(value: Any, arrays: Arrays, ids: Mapping[str, list[str]]) -> Any:
 
 def thinned(result: Mapping[str, Any]) -> Json:
     """A result as the summary has it: of many users those at the ends, and quantiles of all."""
-    if len(result.get("per_user") or ()) <= MANY:
+    if len(result.get("per_user") or ()) <= COLUMN_FROM:
         return dict(result)
     quantiles: Json = {}
     found = _named(dict(result), set(ends(result)), "", quantiles)
@@ -131,16 +131,16 @@ def ends(result: Mapping[str, Any]) -> Iterator[str]:
     users = list(result["per_user"])
     merit = measure_of(result).merit(list(result["per_user"].values()))
     order = np.argsort(merit, kind="stable")
-    yield from (users[i] for i in (*order[:NAMED], *order[-NAMED:]))
+    yield from (users[i] for i in (*order[:SUMMARY_USERS], *order[-SUMMARY_USERS:]))
 
 
 def _named(value: Any, who: set[str], path: str, quantiles: Json) -> Any:
     """Long tables with only some users, and the quantiles of those that are of numbers."""
-    if isinstance(value, list) and len(value) > MANY:
-        return value[: 2 * NAMED]
+    if isinstance(value, list) and len(value) > COLUMN_FROM:
+        return value[: 2 * SUMMARY_USERS]
     if not isinstance(value, dict):
         return value
-    if len(value) <= MANY or not who & value.keys():
+    if len(value) <= COLUMN_FROM or not who & value.keys():
         return {
             k: _named(one, who, f"{path}.{k}".lstrip("."), quantiles) for k, one in value.items()
         }

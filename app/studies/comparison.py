@@ -11,13 +11,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from corsage.app.studies.rows import Compared, Done, StudyRow, compared, rows_of
+from corsage.app.studies.over_seeds import Compared, Done, StudyRow, compared, rows_of
 from corsage.core.errors import ConfigError
 from corsage.core.version import VERSION
 from corsage.strategies.effort import as_set
 
 Json = dict[str, Any]
-NUMBERS = ("worst10", "gradient_steps", "bytes_up", "bytes_down", "messages", "seconds")
+CSV_NUMBERS = ("worst10", "gradient_steps", "bytes_up", "bytes_down", "messages", "seconds")
 """What a line of the CSV file has of a result besides its measure."""
 
 
@@ -68,13 +68,13 @@ class Study:
         return (row.label for row in self.rows)
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self.rows)
 
     @property
     def table(self) -> str:
-        """What the terminal shows."""
-        from corsage.app.studies.table import as_text
+        """The table, as the terminal shows it."""
+        from corsage.app.studies.means_table import as_text
 
         return as_text(self)
 
@@ -92,7 +92,7 @@ class Study:
                 row: Json = {**run.settings, "seed": run.seed, "strategy": result["strategy"]}
                 row |= {"measure": measure, "mean": spread["mean"], "std_over_users": spread["std"]}
                 row["last10"] = result.get(f"{measure}_last10")
-                row |= {name: result.get(name) for name in NUMBERS}
+                row |= {name: result.get(name) for name in CSV_NUMBERS}
                 more = result.get("measures") or {}
                 row |= {name: values.get("mean") for name, values in more.items()}
                 found.append({**row, "folder": str(run.folder)})
@@ -135,7 +135,7 @@ class Study:
         }  # fmt: skip
 
     def notes(self) -> list[str]:
-        """What a reader of the table must know."""
+        """Notes that a reader of the table needs."""
         found = [self._over_what(), *self._winners(), *self._groups()]
         if chosen := [key for key in self.settings if key not in ("run", "work")]:
             found.append(
@@ -149,7 +149,7 @@ class Study:
         return found + [f"{name} failed: {why}" for name, why in self.missing.items()]
 
     def _over_what(self) -> str:
-        """What is behind mean and sd."""
+        """The seeds and users behind mean and sd."""
         count = len(self.seeds)
         if count == 1:
             return "One seed: intervals are over its users; of another seed they say nothing."
@@ -157,7 +157,7 @@ class Study:
         return f"Mean ± standard deviation over {count} seeds{few}; intervals are of 95%."
 
     def _winners(self) -> list[str]:
-        """Which row of each group is best, or from which it is not told apart."""
+        """The row of each group that is best, or others from which it is not told apart."""
         found = []
         for best in {id(one.best): one.best for one in self.compared}.values():
             group = [one for one in self.compared if one.best is best and one.row is not best]
@@ -173,7 +173,7 @@ class Study:
         return found
 
     def _groups(self) -> list[str]:
-        """Which data keys differ between runs: these are not on the same users."""
+        """Data keys that differ between runs: these are not on the same users."""
         names = dict.fromkeys(name for run in self.runs for name in run.data)
         unlike = {
             name: values
@@ -188,7 +188,7 @@ class Study:
         ]
 
     def _work(self) -> str:
-        """Whether all runs do the same work."""
+        """A note on runs that do unequal work."""
         budgets = {run.config.train.work_epochs for run in self.runs}
         works = {run.config.train.work for run in self.runs}
         if works == {"as-set"}:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,16 @@ from typing import Any
 import numpy as np
 
 from corsage.app.output.summary import Result
-from corsage.app.studies.intervals import Difference, difference
+from corsage.core.arrays import Floats
 from corsage.core.configuration.config import Config
 from corsage.core.keys import Value, flatten
 from corsage.core.measures import Measure, measure_of
 
 Settings = Mapping[str, str]
 Json = dict[str, Any]
-NEW = "+new"
+NEW_USERS = "+new"
 """Ends the names of rows that are of other users than all others."""
+INTERVAL_LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class StudyRow:
 
     @property
     def measure(self) -> Measure:
-        """What its users are judged by."""
+        """The measure that its users are judged by."""
         return measure_of(next(iter(self.by_seed.values())))
 
     @property
@@ -111,8 +113,8 @@ class StudyRow:
         numbers = [float(value) for value in values if value is not None]
         return float(np.mean(numbers)) if len(numbers) == len(values) else None
 
-    def less(self, other: StudyRow) -> Difference | None:
-        """How far it is above another row, on the seeds and users that both have."""
+    def minus(self, other: StudyRow) -> Difference | None:
+        """The difference to another row, on the seeds and users that both have."""
         pairs = []
         for seed, found in self.by_seed.items():
             if seed in other.by_seed:
@@ -157,7 +159,7 @@ def rows_of(runs: Iterable[Done]) -> list[StudyRow]:
     for run in runs:
         for result in run.results:
             name = str(result["strategy"])
-            users = json.dumps([run.data, name.endswith(NEW)], sort_keys=True)
+            users = json.dumps([run.data, name.endswith(NEW_USERS)], sort_keys=True)
             key = (json.dumps(run.settings), name)
             found.setdefault(key, (run.settings, users, {}))[2][run.seed] = result
     return [StudyRow(name, s, seeds, users) for (_, name), (s, users, seeds) in found.items()]
@@ -175,6 +177,86 @@ def beside_the_best(group: Sequence[StudyRow]) -> list[Compared]:
     """A group's rows; the best is only so called if no other can be as good."""
     merits = group[0].measure.merit([row.mean for row in group])
     best = group[int(np.argmax(merits))]
-    others = {id(row): row.less(best) for row in group if row is not best}
+    others = {id(row): row.minus(best) for row in group if row is not best}
     alone = bool(others) and all(d is not None and d.sure for d in others.values())
     return [Compared(r, best, others.get(id(r)), alone and r is best) for r in group]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """From where to where."""
+
+    low: float
+    high: float
+
+    @property
+    def excludes_zero(self) -> bool:
+        """True if no difference at all is outside of it."""
+        return self.low > 0 or self.high < 0
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far one row is above another one.
+
+    Parameters
+    ----------
+    mean : over the seeds, of the means over users.
+    over_seeds : Student's t interval of the seeds' differences; None of fewer than two seeds.
+    over_users : t interval over the users, paired, within each seed; None of fewer than two users.
+    """
+
+    mean: float
+    over_seeds: Interval | None
+    over_users: Interval | None
+
+    @property
+    def deciding(self) -> Interval | None:
+        """The interval that decides: over the seeds, or with one seed over the users."""
+        return self.over_seeds or self.over_users
+
+    @property
+    def sure(self) -> bool:
+        """True if the rows are told apart."""
+        return self.deciding is not None and self.deciding.excludes_zero
+
+    def json(self) -> dict[str, Any]:
+        """As the study's file has it."""
+        return asdict(self)
+
+
+def difference(pairs: Sequence[Floats]) -> Difference | None:
+    """That of two rows, of the users' differences in each seed; None if they share no seed."""
+    means = np.array([each.mean() for each in pairs])
+    if not len(means):
+        return None
+    return Difference(float(means.mean()), over_seeds(means), over_users(pairs))
+
+
+def over_seeds(means: Floats) -> Interval | None:
+    """The t interval of the mean of the seeds' differences, n - 1 degrees of freedom."""
+    if len(means) < 2:
+        return None
+    error = float(means.std(ddof=1)) / math.sqrt(len(means))
+    return around(float(means.mean()), error, len(means) - 1)
+
+
+def over_users(pairs: Sequence[Floats]) -> Interval | None:
+    """The interval of the mean over seeds, seeds as they are and users as a sample.
+
+    The variance of the mean is that of the seeds' means over users, added up; the degrees of
+    freedom are the users less one, summed over the seeds.
+    """
+    if any(len(each) < 2 for each in pairs):
+        return None
+    variance = sum(float(each.var(ddof=1)) / len(each) for each in pairs) / len(pairs) ** 2
+    mean = float(np.mean([each.mean() for each in pairs]))
+    return around(mean, math.sqrt(variance), sum(len(each) - 1 for each in pairs))
+
+
+def around(mean: float, error: float, freedom: int) -> Interval:
+    """Student's interval."""
+    from scipy.stats import t  # slow to import
+
+    width = float(t.ppf(0.5 + INTERVAL_LEVEL / 2, freedom)) * error
+    return Interval(mean - width, mean + width)

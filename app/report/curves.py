@@ -1,4 +1,4 @@
-"""How strategies learnt: their measure and their losses against rounds, bytes and seconds."""
+"""Learning curves: strategies' measure and losses against rounds, bytes and seconds."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from corsage.app.output.summary import Result, Row, curve_of, evaluated, shared_measure
-from corsage.app.report import fields
+from corsage.app.report import result_fields
 from corsage.app.report.chart import Axis, Chart, Series, kind_of, limits, thinned
-from corsage.app.report.fields import named
+from corsage.app.report.result_fields import named
 from corsage.core.measures import Measure, measure_of
 
 BANDS = 4
 """Strategies of which each still gets its band; more of them would only be mud."""
 AGAINST = {"round": "rounds", "bytes": "bytes sent", "seconds": "seconds"}
 """What a curve may be drawn against, and the word on the tab."""
-LABELS = {
+AXIS_LABELS = {
     "round": "round",
     "bytes": "bytes sent up and down, all users together (log scale)",
     "seconds": "seconds since the strategy began",
@@ -59,7 +59,7 @@ def measure_chart(
         words += " A level line: a row with one evaluation only, at the end."
     title = f"{measure.word} against {AGAINST[against]}"
     found = chart(title, words, series, (measure.word, against), label, measure, extra)
-    return replace(found, basis=fields.baseline(results, measure))
+    return replace(found, basis=result_fields.baseline(results, measure))
 
 
 def loss_chart(results: Sequence[Result], rows: Sequence[Row], field: str, against: str) -> Chart:
@@ -103,9 +103,9 @@ def across_axis(series: Sequence[Series], against: str) -> Axis:
     if log:
         positive = [v for v in values if v > 0]
         low, high = min(positive), max(positive)
-        return Axis(LABELS[against], against, low / 1.1, max(high, 1.5 * low), log=True)
+        return Axis(AXIS_LABELS[against], against, low / 1.1, max(high, 1.5 * low), log=True)
     high = max(values, default=1.0)
-    return Axis(LABELS[against], against, 0.0, high or 1.0)
+    return Axis(AXIS_LABELS[against], against, 0.0, high or 1.0)
 
 
 def measured(
@@ -168,7 +168,7 @@ def loss_of(row: Row, field: str) -> float | None:
 
 
 def spread_of(row: Row, measure: Measure) -> dict[str, Any]:
-    """How a measure was spread over users in a row; empty if it does not say."""
+    """The spread of a measure over users in a row; empty if it does not say."""
     found = row.get(measure.name) or (row.get("measures") or {}).get(measure.name) or {}
     return found if {"mean", "q25", "q75"} <= set(found) else {}
 
@@ -181,14 +181,14 @@ def final_mean(result: Result, measure: Measure) -> float | None:
 
 
 def position(row: Row, against: str) -> float:
-    """Where a row lies on the axis."""
+    """Place of a row on the axis."""
     if against == "bytes":
         return float(row["bytes_up"]) + float(row["bytes_down"])
     return float(row[against])
 
 
 def total(result: Result, against: str) -> float:
-    """Where a strategy's end lies on the axis."""
+    """Place of a strategy's end on the axis."""
     if against == "bytes":
         return float(result.get("bytes_up", 0)) + float(result.get("bytes_down", 0))
     return float(result["rounds" if against == "round" else "seconds"])

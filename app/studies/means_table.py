@@ -9,18 +9,17 @@ from rich.console import Console
 from rich.text import Text
 
 from corsage.app.output.summary import (
-    NAME,
+    NAME_COLUMNS,
     Airy,
     human_bytes,
     human_count,
     human_seconds,
 )
-from corsage.app.studies.intervals import Interval
-from corsage.app.studies.rows import Compared, StudyRow
-from corsage.app.studies.study import Study
+from corsage.app.studies.comparison import Study
+from corsage.app.studies.over_seeds import Compared, Interval, StudyRow
 from corsage.core.measures import DASH, Measure
 
-WIDE = 120
+STUDY_COLUMNS = 120
 """Columns of the table as text."""
 
 
@@ -78,7 +77,7 @@ def study_table(study: Study) -> Airy:
     """One line a row, and below it what a reader must know."""
     table = Airy(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
     longest = max(len(row.strategy) for row in study.rows)
-    table.spare = max(longest - NAME, 0)
+    table.spare = max(longest - NAME_COLUMNS, 0)
     lines = [cells(one, study.settings) for one in study.compared]
     for place, head in enumerate(heads(study)):
         if place and all(line[place] in ("", DASH) for line in lines):
@@ -88,7 +87,7 @@ def study_table(study: Study) -> Airy:
             justify="right" if place else "left",
             no_wrap=place > 0,
             overflow="fold",
-            min_width=None if place else min(longest, NAME),
+            min_width=None if place else min(longest, NAME_COLUMNS),
             vertical="bottom",
         )
     shown = [
@@ -120,5 +119,5 @@ def as_text(study: Study) -> str:
     if not study.rows:
         return "\n".join(study.notes())
     stream = io.StringIO()
-    Console(file=stream, width=WIDE).print(study_table(study), crop=False)
+    Console(file=stream, width=STUDY_COLUMNS).print(study_table(study), crop=False)
     return stream.getvalue()

@@ -1,4 +1,4 @@
-"""What the JSON of a result holds, as the page reads it; older results lack some of it."""
+"""Fields of a result's JSON, as the page reads them; older results lack some."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 from corsage.app.output.summary import Result, shared_measure
 from corsage.core.measures import MEASURES, RMSE, Measure, measure_of
 
-ALONE = ("local", "exact-local")
-TOGETHER = ("fedavg", "exact-global")
+ALONE_ROWS = ("local", "exact-local")
+TOGETHER_ROWS = ("fedavg", "exact-global")
 """What a user may be worse off than: with a model of its own, or with one model for all."""
 
 
@@ -58,7 +58,7 @@ def per_user(result: Result, measure: Measure) -> dict[str, float]:
 
 
 def kinds(found: Mapping[Any, Any]) -> set[tuple[type, type]]:
-    """Which types the names and values of a table are of, together."""
+    """Types of a table's names and of its values, together."""
     return set(zip(map(type, found), map(type, found.values()), strict=True))
 
 
@@ -76,7 +76,7 @@ def everybody(results: Sequence[Result]) -> set[str]:
 
 
 def test_sizes(results: Sequence[Result]) -> dict[str, int]:
-    """How many test samples users have, where results say so."""
+    """Numbers of users' test samples, where results say so."""
     return {str(u): int(n) for r in results for u, n in (r.get("test_sizes") or {}).items()}
 
 
@@ -97,7 +97,7 @@ def known_clusters(results: Sequence[Result]) -> dict[str, str]:
 
 
 def baseline(results: Sequence[Result], measure: Measure) -> tuple[float, str] | None:
-    """What one answer without any model scores, as shown, and which answer; if all rows agree."""
+    """Score of one answer without any model, as shown, and that answer; if all rows agree."""
     found = {
         (float(means[measure.name]), str(given.get("answer", "")))
         for r in results
@@ -129,7 +129,7 @@ class Hurt:
 
 
 def hurt(results: Sequence[Result]) -> list[Hurt]:
-    """Who is worse off than alone, or than with one model for all, wherever that can be said."""
+    """Users worse off than alone, or than with one model for all, wherever that can be said."""
     return [
         h for r in results for kind in ("alone", "together") if (h := hurt_of(r, results, kind))
     ]
@@ -143,7 +143,7 @@ def hurt_of(result: Result, results: Sequence[Result], kind: str) -> Hurt | None
         sure = given.get("beyond_noise")
         certain = None if sure is None else len(sure)
         return Hurt(name, str(given["than"]), kind, users, float(given["share"]), certain)
-    other = reference(results, ALONE if kind == "alone" else TOGETHER)
+    other = reference(results, ALONE_ROWS if kind == "alone" else TOGETHER_ROWS)
     if other is None or other is result or name.endswith("+new"):
         return None
     gains = differences(result, other)

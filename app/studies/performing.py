@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from corsage.app.studies.comparison import Study
 from corsage.app.studies.grid import Grid, completed, grid_of
-from corsage.app.studies.study import Study
 from corsage.app.tracking.tools import check_tools
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, CorsageError
@@ -17,7 +17,7 @@ from corsage.core.files import guarded, write_atomically
 
 def run_study(values: Mapping[str, Any], json_file: str = "") -> Study:
     """Run a study, or what is left of one; write it down and print it."""
-    from corsage.app.studies.table import show
+    from corsage.app.studies.means_table import show
 
     target = Path(json_file).expanduser() if json_file else None
     if target and not target.parent.is_dir():
@@ -79,7 +79,7 @@ def check_data(grid: Grid) -> None:
 
 
 def at_once(config: Config, jobs: int) -> int:
-    """How many runs go on at the same time; Ray uses all cores for each."""
+    """The number of runs at the same time; Ray uses all cores for each."""
     from corsage.app.studies.workers import workers
 
     asked = config.run.study_workers
@@ -88,7 +88,7 @@ def at_once(config: Config, jobs: int) -> int:
 
 
 def announce(grid: Grid, folder: Path, jobs: int, at_once: int) -> None:
-    """What will be done, at once."""
+    """Say at once what will be done."""
     varied = " ".join(f"{key}={','.join(values)}" for key, values in grid.varied.items())
     left = "" if jobs == len(grid.cells) else f", {jobs} of them to do"
     print(

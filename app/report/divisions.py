@@ -6,20 +6,20 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from corsage.app.output.summary import Result
-from corsage.app.report import fields
-from corsage.app.report.looks import COLOURS
+from corsage.app.report import result_fields
+from corsage.app.report.style import COLOURS
 from corsage.app.report.trees import Tree, drawing
 from corsage.core.measures import measure_of
 
 SQUARES = 2000
 """Users up to which each has a square on the map."""
-LISTED = 200
+LISTED_USERS = 200
 """Users of a cluster whose names are listed."""
-KNOWN = "known from the data"
+KNOWN_CLUSTERS = "known from the data"
 """What stands for a method's name where clusters are given."""
 BARS = 60
 """Clusters of a row that are shown; the rest is in a file."""
-TABLE = 15
+MOST_TABLE_CLUSTERS = 15
 """Clusters up to which two divisions are compared in a table."""
 
 Groups = dict[str, list[str]]
@@ -29,13 +29,15 @@ def grouped(found: Mapping[str, str]) -> Groups:
     """The users of each cluster, in reading order, the largest clusters first."""
     groups: Groups = {}
     few = len(found) <= SQUARES
-    for user in sorted(found, key=fields.reading_order) if few else found:
+    for user in sorted(found, key=result_fields.reading_order) if few else found:
         groups.setdefault(found[user], []).append(user)
-    return dict(sorted(groups.items(), key=lambda g: (-len(g[1]), fields.reading_order(g[0]))))
+    return dict(
+        sorted(groups.items(), key=lambda g: (-len(g[1]), result_fields.reading_order(g[0])))
+    )
 
 
 def same_division(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    """Whether two rows divide the same users alike, whatever they call the clusters."""
+    """True if two rows divide the same users alike, whatever they call the clusters."""
     if one == other:
         return True
     pairs = {(one[user], other.get(user)) for user in one}
@@ -45,17 +47,17 @@ def same_division(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
 
 
 def alone(own: Mapping[str, str]) -> bool:
-    """Whether each of several users is a cluster."""
+    """True if each of several users is a cluster."""
     return 1 < len(own) == len(set(own.values()))
 
 
 def divisions(results: Sequence[Result]) -> list[tuple[list[str], dict[str, str]]]:
     """Each division of the users into clusters, with the rows that have it."""
     found: list[tuple[list[str], dict[str, str]]] = []
-    if known := fields.known_clusters(results):
-        found.append(([KNOWN], known))
+    if known := result_fields.known_clusters(results):
+        found.append(([KNOWN_CLUSTERS], known))
     for result in results:
-        own = fields.clusters(result)
+        own = result_fields.clusters(result)
         if not own:
             continue
         name = str(result["strategy"])
@@ -77,7 +79,7 @@ def section(results: Sequence[Result], trees: Mapping[str, Tree]) -> str:
         crosstab(found[i], found[j])
         for i in range(len(found))
         for j in range(i + 1, len(found))
-        if all(1 < len(set(found[n][1].values())) <= TABLE for n in (i, j))
+        if all(1 < len(set(found[n][1].values())) <= MOST_TABLE_CLUSTERS for n in (i, j))
     ]
     return "\n".join(["<h2>Clusters</h2>", *parts, *compared])
 
@@ -105,7 +107,10 @@ def division(
     )
     reference = other[1] if other else own
     places = {name: n % COLOURS for n, name in enumerate(grouped(reference))}
-    scores = {n: fields.per_user(r, measure_of(r)) for n, r in fields.by_name(results).items()}
+    scores = {
+        n: result_fields.per_user(r, measure_of(r))
+        for n, r in result_fields.by_name(results).items()
+    }
     shown = list(groups.items())[:BARS]
     lines = [
         cluster(
@@ -164,8 +169,8 @@ def cluster(
     else:
         share = 100 * len(users) / everyone
         drawn = f'<span class="bar c{colour[0]}" style="width:{share:.1f}%"></span>'
-    listed = ", ".join(escape(user) for user in users[:LISTED])
-    more = f" and {len(users) - LISTED} more" if len(users) > LISTED else ""
+    listed = ", ".join(escape(user) for user in users[:LISTED_USERS])
+    more = f" and {len(users) - LISTED_USERS} more" if len(users) > LISTED_USERS else ""
     usual = max(set(colour), key=colour.count)
     return (
         f'<details class="cluster c{usual}"><summary>{head}{drawn}</summary>'
@@ -174,7 +179,7 @@ def cluster(
 
 
 def crosstab(one: tuple[list[str], dict[str, str]], other: tuple[list[str], dict[str, str]]) -> str:
-    """How many users are in each cluster of one division and each of the other."""
+    """The number of users in each cluster of one division and each of the other."""
     (rows, own), (columns, others) = one, other
     heads, left = list(grouped(others)), list(grouped(own))
     counts: dict[tuple[str, str], int] = {}

@@ -1,4 +1,4 @@
-"""Raw samples, as a user has them, made what the model takes: one line on whatever cannot be."""
+"""Raw samples made what a model takes, by the preparation that its file names."""
 
 from __future__ import annotations
 
@@ -9,8 +9,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corsage.app.results.header import Header
-from corsage.app.results.prepared import Preparation
-from corsage.core.errors import DataError
+from corsage.core.errors import CheckpointError, DataError
+from corsage.core.tables.column_facts import BadColumns
+from corsage.core.tables.preparation import Preparation
+
+__all__ = ["Preparation", "preparation_of"]
+
+
+def preparation_of(head: Header) -> Preparation | None:
+    """The preparation that a header names."""
+    if head.preparation is None:
+        return None
+    try:
+        agreed = Preparation.read(head.preparation)
+        fits = (len(agreed.features),) == head.shape
+        if not fits or len(agreed.classes) not in (0, head.num_classes):
+            raise BadColumns("it is for another model")
+    except BadColumns as why:
+        raise CheckpointError(f"{head.row}: its preparation is damaged: {why}.") from None
+    return agreed
 
 
 def samples(x: Any, head: Header, preparation: Preparation | None) -> NDArray[Any]:

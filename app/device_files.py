@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from corsage.app.output.complaint import complain
+from corsage.app.output.usage import command
 from corsage.app.states.state_files import safe_name
 from corsage.core.arrays import Array, Ints
 from corsage.core.configuration.command_line import read_words
@@ -71,7 +71,7 @@ def dealt_input(table: Table, part: Ints) -> Array:
 
 
 def advice(labels: Array, total: int) -> str:
-    """What the user's node has to be told, since its labels alone do not show it."""
+    """Settings that the user's node needs, since its labels alone do not show them."""
     if total == 0:
         return "; tell its node labels=numbers"
     return f"; tell its node num-classes={total}" if int(labels.max()) + 1 < total else ""
@@ -87,20 +87,14 @@ def write(path: Path, arrays: dict[str, Array]) -> None:
         raise CorsageError(f"{path}: cannot be written ({error.strerror}).") from error
 
 
-def run(words: list[str]) -> int:
+@command(USAGE, CorsageError, needs_words=True)
+def run(words: list[str]) -> None:
     """Do what the words say; 0, or 2 with one line on what is wrong."""
-    if not words or {"-h", "--help"} & set(words):
-        print(USAGE, end="")
-        return 0 if words else 2
-    try:
-        if "=" in words[0] or words[0].endswith(".toml"):
-            raise ConfigError(f"{words[0]}: the first word is the folder for the files.")
-        config = Config.parse(read_words(words[1:]))
-        for line in write_files(Path(words[0]).expanduser(), config):
-            print(line, flush=True)
-    except CorsageError as error:
-        return complain(error, 2)
-    return 0
+    if "=" in words[0] or words[0].endswith(".toml"):
+        raise ConfigError(f"{words[0]}: the first word is the folder for the files.")
+    config = Config.parse(read_words(words[1:]))
+    for line in write_files(Path(words[0]).expanduser(), config):
+        print(line, flush=True)
 
 
 if __name__ == "__main__":
