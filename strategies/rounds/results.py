@@ -12,10 +12,9 @@ import numpy as np
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result as FlowerResult
 
-from corsage.core.configuration.groups import TENTH
+from corsage.core.configuration.key_groups import TENTH
 from corsage.core.counts import EXAMPLES
 from corsage.core.distribution import Spread, spread, worst_share
-from corsage.core.hurt import Hurt
 from corsage.core.measures import MEASURES
 from corsage.core.messages.replies import Replies
 from corsage.core.seeding import drawn_count
@@ -23,6 +22,7 @@ from corsage.strategies.rounds.judged import Baseline, Judged, Scored, judged
 from corsage.strategies.rounds.state import Progress, Traffic
 
 if TYPE_CHECKING:
+    from corsage.core.hurt import Hurt
     from corsage.strategies.rounds.base import Strategy
     from corsage.strategies.rounds.job import Job
 
@@ -215,6 +215,8 @@ def summarised(
     measure, values, users = result.own, result.first, result.users
     tail = [value for r, value in progress.curve if r > progress.round - last] if last else []
     everyone, members = evaluation.users, strategy.members.everybody
+    nodes = strategy.members.set_aside()
+    aside = [Finding("Set aside", nodes)] if nodes else []
     clusters = strategy.user_clusters(name)
     measures = {one.name: result.scored(one) for one in result.measures}
     hosted = {user: member for user in everyone if (member := members.get(user)) is not None}
@@ -237,7 +239,7 @@ def summarised(
         untested=result.untested,
         baseline=result.baseline(),
         gradient_steps=steps_taken(strategy, result),
-        findings=strategy.findings() + set_aside(strategy) if last else [],
+        findings=[*strategy.findings(), *aside] if last else [],
         estimates=strategy.estimates() if last else None,
         clusters={user: clusters[user] for user in everyone if user in clusters},
         known_clusters={user: c for user, member in hosted.items() if (c := member.cluster)},
@@ -276,12 +278,6 @@ def steps_taken(strategy: Strategy[Any, Any], evaluation: Judged) -> float | Non
         return evaluation.adaptation or None
     new = not set(users).intersection(evaluation.users)
     return evaluation.adaptation + (0.0 if new else done / max(len(users), 1))
-
-
-def set_aside(strategy: Strategy[Any, Any]) -> list[Finding]:
-    """A table of nodes that were not asked for a while, or not let in."""
-    rows = strategy.members.set_aside()
-    return [Finding("Set aside", rows)] if rows else []
 
 
 def few_rows(job: Job, coefficients: int, how: str) -> list[tuple[str, str]]:

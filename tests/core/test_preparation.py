@@ -11,7 +11,7 @@ import pytest
 
 from corsage.core.errors import DataError
 from corsage.core.tables.agreement import agreed, misfit
-from corsage.core.tables.columns import (
+from corsage.core.tables.column_facts import (
     CATEGORY,
     NUMBER,
     BadColumns,
@@ -22,8 +22,6 @@ from corsage.core.tables.columns import (
     read_facts,
 )
 from corsage.core.tables.preparation import Preparation, of_numbers, standard_of
-
-ROWS = np.array([[1.0, 5.0], [2.0, 5.0], [3.0, 5.0], [np.nan, 5.0]])
 
 
 def facts(*columns: ColumnFacts, label: ColumnFacts | None = None) -> TableFacts:
