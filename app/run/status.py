@@ -136,7 +136,7 @@ def is_study(folder: Path) -> bool:
 
 
 def is_study_of(values: Mapping[str, Any]) -> bool:
-    """Whether these keys are those of a study: several values of one, or an earlier study."""
+    """True if these keys are a study's: several values of one, or an earlier study."""
     resume = str(values.get("resume", ""))
     several = any(len(each) > 1 for each in each_of(values).values())
     return several or bool(resume and is_study(Path(resume).expanduser()))
