@@ -36,7 +36,7 @@ from corsage.solvers.known_clusters.coins.flips import Coins
 from corsage.solvers.known_clusters.coins.settings import Parameters, Rates, rates
 from corsage.solvers.known_clusters.hierarchy import Hierarchy
 from corsage.solvers.losses.convex import linear_losses
-from corsage.solvers.losses.descent import library
+from corsage.solvers.losses.local_descent import library
 from corsage.solvers.losses.padded import cells
 
 SECONDS, MEMORY, SOLVER, RATIO = 8.0, 1500.0, 10.0, 2.0

@@ -29,6 +29,7 @@ LONGEST = (
     "tests/test_kill.py",
     "tests/test_docs.py",
     "tests/test_package.py",
+    "tests/strategies/test_any_way.py",
     "tests/strategies/test_contract.py",
     "tests/deploy/test_obedience.py",
     "tests/deploy/test_attacks.py",

@@ -28,7 +28,7 @@ from corsage.benchmarks.__main__ import BENCHMARKS
 from corsage.benchmarks.chaos import command as chaos
 from corsage.core.configuration.command_line import read_words
 from corsage.core.configuration.config import Config
-from corsage.core.registry import ALGORITHMS, DATASETS
+from corsage.core.registry import ALGORITHMS, ATTACHED, DATASETS
 from corsage.experiments import EXPERIMENTS, experiment
 from corsage.experiments.__main__ import parse as parse_experiment
 from tests.support.pages import (
@@ -69,6 +69,16 @@ def test_links_and_pictures_exist(path: Path) -> None:
         code = re.fullmatch(r"`([\w.]+)`", words)
         if there.suffix == ".py" and code and not code[1].endswith(".py"):
             assert code[1] in names_in(there), f"{target} defines no {code[1]}"
+
+
+def test_the_architecture_names_each_room_and_all_that_attaches() -> None:
+    """A family is a folder of the same name on three floors: it need not be named."""
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    floors = "core", "networks", "datasets", "clients", "app", "strategies", "strategies/rounds"
+    folders = {file.parent for floor in floors for file in (ROOT / floor).glob("*/*.py")}
+    families = {entry.family for entry in ALGORITHMS.values()}
+    assert not [f.name for f in folders if f.name not in families and f"{f.name}/`" not in page]
+    assert not [place for place in ATTACHED if f"`{place}`" not in page]
 
 
 @EACH

@@ -117,6 +117,7 @@ def honest(name: str, kind: str, number: int = 0) -> Draft:
     whole = FEATURES + 1 if convex else 4 * (FEATURES + 1) + 2 * 5
     head = whole if convex else 10
     sizes = {"P": whole, "B": whole - head, "H": head, "K": 1}
+    sizes |= {"F": FEATURES if convex else 4, "C": CLASSES}
     options = {k: copy.deepcopy(v) for k, v in OPTIONS.items() if k in cls.takes.options}
     if "ask" in cls.takes.options:
         options["ask"] = asked

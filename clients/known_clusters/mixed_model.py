@@ -19,6 +19,7 @@ from corsage.core.messages.asked import Takes, floats
 from corsage.core.messages.encoding import as_sent
 from corsage.core.messages.fields import Flag, Listed, OneOf, Real, Text
 from corsage.networks.batches import Examples
+from corsage.solvers.known_clusters.absorbed import rooted_models, rooted_prediction
 from corsage.solvers.known_clusters.mixed_model import ClusterSums, pack, personal, unpack
 from corsage.solvers.known_clusters.newton_rounds import (
     ABOVE,
@@ -28,7 +29,6 @@ from corsage.solvers.known_clusters.newton_rounds import (
     newton_message,
     travelled,
 )
-from corsage.solvers.known_clusters.rooted import rooted_models, rooted_prediction
 from corsage.solvers.known_clusters.variances.covariance import prediction
 from corsage.solvers.known_clusters.variances.laplace import laplace_sums
 from corsage.solvers.known_clusters.variances.reml import level_sums

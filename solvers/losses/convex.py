@@ -17,8 +17,8 @@ from torch import Tensor
 from corsage.core.errors import ModelError
 from corsage.core.losses import ScalarLoss
 from corsage.solvers.losses.linear_losses import LinearLosses, Scale
-from corsage.solvers.losses.newton import TOLERANCE
 from corsage.solvers.losses.quadratic import Points, Quadratic
+from corsage.solvers.losses.users_newton import TOLERANCE
 
 __all__ = [
     "LinearLosses",

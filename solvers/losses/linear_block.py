@@ -14,9 +14,9 @@ from torch import Tensor
 
 from corsage.core.arrays import Ints
 from corsage.core.losses import ScalarLoss, sign
-from corsage.solvers.losses import newton
-from corsage.solvers.losses.newton import Functions, lengths, thin
+from corsage.solvers.losses import users_newton
 from corsage.solvers.losses.padded import pad, padded
+from corsage.solvers.losses.users_newton import Functions, lengths, thin
 
 EXACT = 500  # columns up to which the largest eigenvalue is computed; beyond, the trace bounds it
 SETTLED = 0.1  # change of a score in a Newton step below which a logistic loss has a minimiser
@@ -173,7 +173,7 @@ class Block:
 
         force = self.force + lengths(unit * weight * centre)
         functions = Functions(gradient, hessian, _trace(unit), force, coercive=True)
-        return unit * newton.minimise(functions, start / unit)[0]
+        return unit * users_newton.minimise(functions, start / unit)[0]
 
     def nearer(self, centre: Tensor, kappa: Tensor) -> Tensor:
         """The centre or 0, where the function of the prox is less: with little kappa often 0."""
@@ -198,9 +198,9 @@ class Block:
             return h if flat is None else h + flat
 
         functions = Functions(gradient, hessian, _trace(unit), force, coercive=False)
-        z, found = newton.minimise(functions, steep(start / unit))
+        z, found = users_newton.minimise(functions, steep(start / unit))
         found &= lengths(slope - steep(slope)) <= thin(z.dtype) * force
-        found &= self._settled(newton.direction(functions, functions.start(z), 0.0) * unit)
+        found &= self._settled(users_newton.direction(functions, functions.start(z), 0.0) * unit)
         return torch.where(found[:, None], unit * z, torch.nan)
 
     def _settled(self, step: Tensor) -> Tensor:

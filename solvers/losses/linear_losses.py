@@ -19,12 +19,12 @@ from torch import Tensor
 from corsage.core.arrays import Ints
 from corsage.core.errors import DataError, ModelError
 from corsage.core.losses import SQUARED_LOSS, ScalarLoss, sign
-from corsage.solvers.losses.descent import Lanes, fits, in_lanes
 from corsage.solvers.losses.linear_block import Block
-from corsage.solvers.losses.newton import TOLERANCE
+from corsage.solvers.losses.local_descent import Lanes, fits, in_lanes
 from corsage.solvers.losses.padded import cut
 from corsage.solvers.losses.quadratic import Quadratic
 from corsage.solvers.losses.tied import rooted
+from corsage.solvers.losses.users_newton import TOLERANCE
 
 Scale = Literal["sum", "mean"]
 

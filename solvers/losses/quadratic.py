@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from corsage.core.errors import ModelError
-from corsage.solvers.losses.newton import lengths, thin
+from corsage.solvers.losses.users_newton import lengths, thin
 
 
 def column(values: Tensor | float) -> Tensor | float:

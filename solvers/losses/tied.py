@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from corsage.solvers.losses import newton
-from corsage.solvers.losses.newton import Functions, State, lengths
+from corsage.solvers.losses import users_newton
+from corsage.solvers.losses.users_newton import Functions, State, lengths
 
 if TYPE_CHECKING:
     from corsage.solvers.losses.linear_block import Block
@@ -40,7 +40,7 @@ def rooted(root: Tensor, block: Block, centre: Tensor, start: Tensor) -> Tensor:
     wide = lengths((far * unit[:, None]).flatten(1))  # |L'| from units of theta to those of u
     force = wide * (block.force + d * lengths(centre / block.unit()))
     functions = Functions(gradient, hessian, 1 + d * wide.square(), force, coercive=True)
-    z, _ = newton.minimise(functions, begun(block, root, centre, start) / unit)
+    z, _ = users_newton.minimise(functions, begun(block, root, centre, start) / unit)
     return model(ended(functions, z))
 
 
@@ -60,8 +60,8 @@ def ended(functions: Functions, z: Tensor) -> Tensor:
     A float32 user who ends where its tolerance lets it would be off in the third digit.
     """
     now = functions.start(z)
-    for _ in range(newton.MOST_NEWTON_STEPS):
-        after = functions.start(now.x + newton.direction(functions, now, 0.0))
+    for _ in range(users_newton.MOST_NEWTON_STEPS):
+        after = functions.start(now.x + users_newton.direction(functions, now, 0.0))
         less = after.norm < now.norm / 2
         if not less.any():
             break

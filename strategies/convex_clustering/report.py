@@ -19,10 +19,10 @@ from corsage.solvers.convex_clustering.summary import (
     plainly_read,
     quickly_read,
 )
-from corsage.strategies.convex_clustering.certificate import Certificate
-from corsage.strategies.convex_clustering.choice import Choice
 from corsage.strategies.convex_clustering.graph import Graph
+from corsage.strategies.convex_clustering.lambda_choice import Choice
 from corsage.strategies.convex_clustering.questions import Questions
+from corsage.strategies.convex_clustering.round_certificate import Certificate
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 

@@ -88,12 +88,12 @@ class Exchange:
             if sent is None or now - sent.at >= self._timeout:
                 continue  # what came during this look came too late
             del self._pending[sent.message.metadata.message_id]
-            own = reply.metadata.src_node_id == sent.node
-            if own and not reply.has_error():
+            asked = reply.metadata.src_node_id == sent.node
+            if asked and not reply.has_error():
                 self._patience.came(sent, now - sent.at, self._pace(sent))
             else:
                 self._pace(sent).failed.add(sent.node)
-            done.append((sent.message, reply if own else None))
+            done.append((sent.message, reply if asked else None))
         return len(came), done
 
     def _given_up(self, idle: bool) -> list[tuple[Message, Message | None]]:

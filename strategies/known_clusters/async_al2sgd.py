@@ -28,9 +28,9 @@ from corsage.solvers.known_clusters.coins.katyusha import Momenta, check, parame
 from corsage.solvers.known_clusters.hierarchy import Hierarchy
 from corsage.strategies.known_clusters.clusters.strengths import AUTO
 from corsage.strategies.known_clusters.coins.al2sgd_server import AL2SGDServer
-from corsage.strategies.known_clusters.coins.checks import check_convex
 from corsage.strategies.known_clusters.coins.coin_keys import CoinKeys, fixed_settings, number
 from corsage.strategies.known_clusters.coins.coin_method import CoinMethod
+from corsage.strategies.known_clusters.coins.key_checks import check_convex
 from corsage.strategies.known_clusters.coins.schedule import CoinSchedule
 from corsage.strategies.known_clusters.coins.server_rows import AsyncAL2SGDState
 from corsage.strategies.rounds.results import Finding

@@ -3,9 +3,9 @@
 A user sends the quadratic that its loss is, or is like at its present model: A_i, b_i and y'y, the
 sums and nothing else, whatever shapes are tried. The server finds the most likely covariances of
 users and clusters (variances/scoring.py), their shapes by the likelihood of users that
-were left out (choice.py), and w_j and wbar on the way. Once is all for the squared loss. With other
-losses users then find their models from w_j and the covariance, and send their quadratics there:
-a few such exchanges, until the slope of the likelihood is 0 where the last one ended.
+were left out (shape_choice.py), and w_j and wbar on the way. Once is all for the squared loss. With
+other losses users then find their models from w_j and the covariance, and send their quadratics
+there: a few such exchanges, until the slope of the likelihood is 0 where the last one ended.
 
 Sums of each user are what a simulation has at home, and what a device with one user sends anyway.
 A device with several keeps to their sum; then there is one variance a level, as estimation.py
@@ -27,9 +27,9 @@ from corsage.core.messages.replies import Replies
 from corsage.solvers.known_clusters.newton_rounds import EXACT, NEWTON, change
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree
-from corsage.solvers.known_clusters.variances.choice import Judged, chosen
 from corsage.solvers.known_clusters.variances.covariance_fit import CovarianceFit, again
 from corsage.solvers.known_clusters.variances.scoring import Fitted
+from corsage.solvers.known_clusters.variances.shape_choice import Judged, chosen
 from corsage.solvers.known_clusters.variances.shapes import ONE
 from corsage.solvers.known_clusters.variances.uncertainty import (
     LONG_WORK,

@@ -92,9 +92,9 @@ def task_for(
     number: int,
     users: list[str],
     options: Mapping[str, Any],
-    **said: Any,
+    **fields: Any,
 ) -> ConfigRecord:
-    """The task of a node; `said` are fields of it that are as its exchange says, or its round."""
+    """The task of a node; `fields` of it are as its exchange says, or its round."""
     versions, kept = job.progress.versions, [*job.durable, job.before]
     task = replace(
         job.task,
@@ -103,7 +103,7 @@ def task_for(
         versions=[versions.get(user, 0) for user in users],
         keep=[held.get(user, 0) for user in users for held in kept],
         options=options,
-        **said,
+        **fields,
     )
     return encode_task(task)
 

@@ -215,6 +215,8 @@ def summarised(
     measure, values, users = result.own, result.first, result.users
     tail = [value for r, value in progress.curve if r > progress.round - last] if last else []
     everyone, members = evaluation.users, strategy.members.everybody
+    nodes = strategy.members.set_aside()
+    aside = [Finding("Set aside", nodes)] if nodes else []
     clusters = strategy.user_clusters(name)
     measures = {one.name: result.scored(one) for one in result.measures}
     hosted = {user: member for user in everyone if (member := members.get(user)) is not None}
@@ -237,7 +239,7 @@ def summarised(
         untested=result.untested,
         baseline=result.baseline(),
         gradient_steps=steps_taken(strategy, result),
-        findings=strategy.findings() + set_aside(strategy) if last else [],
+        findings=[*strategy.findings(), *aside] if last else [],
         estimates=strategy.estimates() if last else None,
         clusters={user: clusters[user] for user in everyone if user in clusters},
         known_clusters={user: c for user, member in hosted.items() if (c := member.cluster)},
@@ -276,12 +278,6 @@ def steps_taken(strategy: Strategy[Any, Any], evaluation: Judged) -> float | Non
         return evaluation.adaptation or None
     new = not set(users).intersection(evaluation.users)
     return evaluation.adaptation + (0.0 if new else done / max(len(users), 1))
-
-
-def set_aside(strategy: Strategy[Any, Any]) -> list[Finding]:
-    """A table of nodes that were not asked for a while, or not let in."""
-    rows = strategy.members.set_aside()
-    return [Finding("Set aside", rows)] if rows else []
 
 
 def few_rows(job: Job, coefficients: int, how: str) -> list[tuple[str, str]]:

@@ -18,6 +18,8 @@ from safetensors.numpy import save
 from corsage.app.run.checkpoint import (
     Checkpoints,
     checkpoint_of,
+    found,
+    go_back,
     read_checkpoint,
     write_checkpoint,
 )
@@ -159,3 +161,11 @@ def test_one_that_is_not_finite_is_skipped(tmp_path: Path) -> None:
     (note,) = notes
     assert note.startswith("checkpoint-000004 is skipped: ")
     assert "body is not finite" in note
+
+
+def test_to_go_back_is_to_have_no_later_ones(tmp_path: Path) -> None:
+    for number, left in ((6, [4, 5, 6]), (5, [4, 5]), (4, [4]), (0, [])):
+        for later in (4, 5, 6):
+            checkpoint_of(tmp_path, later).touch()
+        go_back(tmp_path, number)
+        assert [round for round, _ in found(tmp_path)] == left

@@ -23,8 +23,6 @@ from corsage.app.states.state_files import Files, safe_name
 from corsage.app.states.store import PersonalStore
 from corsage.core.errors import ConfigError, StateLost, StorageError
 
-RUN = "0123456789ab"
-
 
 def context() -> Context:
     return Context(1, 1, {}, RecordDict(), {})

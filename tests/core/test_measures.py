@@ -234,10 +234,6 @@ def binary(x: Matrix, user: int, rng: Any) -> Matrix:
 OWN = {
     "dataset": "csv", "partition": "natural", "num_users": 0, "model": "linear", "scale": "none",
 }  # fmt: skip
-ANY_MODEL = (
-    *("fedrep", "fedavg", "local", "fedprox", "scaffold", "ditto", "pfedme", "l2gd", "fedmtl"),
-    *("ifca", "cfl", "fedper", "lg-fedavg", "apfl", "perfedavg"),
-)
 FULL = {"fraction_train": 1.0, "momentum": 0.0, "weight_decay": 0.0, "batch_size": 1000}
 LOSSES: dict[str, Any] = {
     "squared": (regression, lambda u, y: u - y),

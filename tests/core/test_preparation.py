@@ -23,8 +23,6 @@ from corsage.core.tables.columns import (
 )
 from corsage.core.tables.preparation import Preparation, of_numbers, standard_of
 
-ROWS = np.array([[1.0, 5.0], [2.0, 5.0], [3.0, 5.0], [np.nan, 5.0]])
-
 
 def facts(*columns: ColumnFacts, label: ColumnFacts | None = None) -> TableFacts:
     return TableFacts(columns, label or ColumnFacts("y", CATEGORY, ("no", "yes")))

@@ -205,6 +205,7 @@ class AnyWay(RuleBasedStateMachine):
             assert mine["per_user"] == pytest.approx(theirs["per_user"], abs=1e-6)
             assert mine["loss"] == pytest.approx(theirs["loss"], abs=1e-5)
             assert mine["dropped"] == {} or self.disturbed
+            assert mine.get("never_drawn") == theirs.get("never_drawn")
             for count in () if self.disturbed else ("bytes_up", "bytes_down", "messages"):
                 assert mine[count] == theirs[count]
 
@@ -226,7 +227,7 @@ def walk(made: Callable[[], AnyWay], examples: int) -> None:
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few lambda along a path: what is asked about one is asked about all."""
-    monkeypatch.setattr(selection, "GRID", 8)
+    monkeypatch.setattr(selection, "MODELS_GRID", 8)
     monkeypatch.setattr(selection, "COARSE", 5)
 
 

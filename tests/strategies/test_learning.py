@@ -26,7 +26,6 @@ from tests.support.reference import (
     users_data,
 )
 
-LOOPS = ("fedavg", "fedrep", "ditto", "apfl")
 EVERYTHING: dict[str, Any] = {
     "optimizer": "adamw",
     "lr": 0.005,

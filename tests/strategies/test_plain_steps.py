@@ -13,7 +13,7 @@ from tests.support.plain_steps import EPOCHS, ROUNDS, TABLE, Turn, descended, mo
 from tests.support.reference import agrees, examples, final, run, users_data
 
 SIZES: dict[str, Any] = {"size_sigma": 0.8}
-USUAL: dict[str, Any] = {"weighting": "examples", "local_epochs": EPOCHS, **SIZES}
+USUAL: dict[str, Any] = {"nodes": 3, "weighting": "examples", "local_epochs": EPOCHS, **SIZES}
 ADAPTED = ["fedavg", "fedrep", "fedper", "fedbabu", "fedbabu, head", "lg-fedavg", "ditto"]
 ADAPTED += ["lg-fedavg, warm-up", "perfedavg, fo"]
 

@@ -18,7 +18,7 @@ from scipy.spatial import KDTree
 
 from corsage.core.arrays import Bools, Floats, Ints
 from corsage.core.errors import ConfigError, DataError
-from corsage.solvers.convex_clustering.exact.checks import matrix, number, positive, whole
+from corsage.solvers.convex_clustering.exact.numbers_given import matrix, number, positive, whole
 from corsage.solvers.convex_clustering.exact.potentials import iterated
 from corsage.solvers.convex_clustering.exact.sparse_factor import (
     Band,

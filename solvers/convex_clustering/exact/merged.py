@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from corsage.core.arrays import Ints
-from corsage.solvers.losses import newton
+from corsage.solvers.losses import users_newton
 from corsage.solvers.losses.convex import Losses
-from corsage.solvers.losses.newton import Functions
+from corsage.solvers.losses.users_newton import Functions
 
 
 class Merged:
@@ -68,7 +68,7 @@ class Merged:
             self._force() + weight * centre.norm(dim=1),
             coercive=True,
         )
-        return newton.minimise(functions, centre if start is None else start)[0]
+        return users_newton.minimise(functions, centre if start is None else start)[0]
 
     def minimise(self, slope: Tensor | None = None, start: Tensor | None = None) -> Tensor:
         """argmin F_k(x) + <slope_k, x>; a row of NaN where none was found."""
@@ -81,7 +81,7 @@ class Merged:
             self._force() + slope.norm(dim=1),
             coercive=False,
         )
-        x, found = newton.minimise(functions, zero if start is None else start)
+        x, found = users_newton.minimise(functions, zero if start is None else start)
         return torch.where(found[:, None], x, torch.nan)
 
     def _force(self) -> Tensor:

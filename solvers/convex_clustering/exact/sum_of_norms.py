@@ -16,15 +16,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corsage.core.arrays import Floats, Ints
-from corsage.core.errors import DataError, ModelError
+from corsage.core.errors import ConfigError, DataError, ModelError
 from corsage.solvers.convex_clustering.exact.certificate import Problem, edge_terms, feasible
-from corsage.solvers.convex_clustering.exact.checks import LARGEST_NUMBER, number, points, shaped
-from corsage.solvers.convex_clustering.exact.costs import Costs, PointCosts, user_terms
+from corsage.solvers.convex_clustering.exact.costs import Costs, LossCosts, PointCosts, user_terms
 from corsage.solvers.convex_clustering.exact.edges import Edges, norms
 from corsage.solvers.convex_clustering.exact.finish import Found, met
 from corsage.solvers.convex_clustering.exact.fusion import reduced
 from corsage.solvers.convex_clustering.exact.newton_system import affordable
-from corsage.solvers.convex_clustering.exact.problems import costs_of, listed, problem_of
+from corsage.solvers.convex_clustering.exact.numbers_given import (
+    LARGEST_NUMBER,
+    number,
+    points,
+    shaped,
+)
 from corsage.solvers.convex_clustering.exact.rising import Rising
 from corsage.solvers.convex_clustering.exact.solved import Beginning, solved
 
@@ -241,3 +245,39 @@ def _solution(problem: Problem, found: Found, tolerance: float) -> Solution:
         relative <= tolerance,
         found.steps,
     )
+
+
+# Problems made of a caller's arguments, or one line about why they are none.
+
+
+def costs_of(losses: Losses | Floats) -> Costs:
+    """Points in any array, or losses."""
+    if isinstance(losses, np.ndarray | list | tuple):
+        return PointCosts(points(losses))
+    if not hasattr(losses, "minimise"):
+        name = type(losses).__name__
+        raise DataError(f"sum of norms: points (N, d) or losses are needed, not {name}.")
+    costs = LossCosts(losses)
+    strange = np.flatnonzero(~np.isfinite(costs.value(np.zeros((costs.n, costs.d)))))
+    if strange.size:
+        raise DataError(f"sum of norms: the loss of user {strange[0]} at 0 is not finite.")
+    return costs
+
+
+def problem_of(costs: Costs, lam: float, edges: Edges | None) -> Problem:
+    """Numbers that make a problem."""
+    lam = number(lam, "lambda")
+    if edges is None:
+        edges = Edges.all_pairs(costs.n)
+    if not isinstance(edges, Edges):
+        raise DataError(f"sum of norms: the graph must be Edges, not {type(edges).__name__}.")
+    if edges.n != costs.n:
+        raise DataError(f"sum of norms: {costs.n} users, but a graph of {edges.n}.")
+    return Problem(costs, edges, lam)
+
+
+def listed(lams: Iterable[float]) -> list[float]:
+    """Many lam."""
+    if not isinstance(lams, Iterable):
+        raise ConfigError(f"lambdas={lams}: they must be a list.")
+    return list(lams)

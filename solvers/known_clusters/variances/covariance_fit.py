@@ -9,9 +9,9 @@ import numpy as np
 from corsage.core.arrays import Floats
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree
-from corsage.solvers.known_clusters.variances.choice import equal_shapes, grouped
 from corsage.solvers.known_clusters.variances.constraints import NO_DEVIATION
 from corsage.solvers.known_clusters.variances.scoring import Fitted, Scoring
+from corsage.solvers.known_clusters.variances.shape_choice import equal_shapes, grouped
 from corsage.solvers.known_clusters.variances.shapes import Shape
 from corsage.solvers.known_clusters.variances.uncertainty import Likely
 

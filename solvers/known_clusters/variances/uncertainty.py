@@ -9,9 +9,9 @@ import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.solvers.known_clusters.tree import Tree
-from corsage.solvers.known_clusters.variances.choice import grouped
 from corsage.solvers.known_clusters.variances.profile import Errors, Interval, Intervals
 from corsage.solvers.known_clusters.variances.scoring import Fitted
+from corsage.solvers.known_clusters.variances.shape_choice import grouped
 from corsage.solvers.known_clusters.variances.shapes import FULL, ONE
 
 RECORDS = "records"

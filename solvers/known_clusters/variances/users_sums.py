@@ -13,8 +13,8 @@ from corsage.solvers.known_clusters.lanes import AT_ONCE, WIDEST
 from corsage.solvers.known_clusters.mixed_model import by_cluster, unpack
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree
-from corsage.solvers.known_clusters.variances.choice import grouped
 from corsage.solvers.known_clusters.variances.scoring import Fitted
+from corsage.solvers.known_clusters.variances.shape_choice import grouped
 
 
 @dataclass(frozen=True)

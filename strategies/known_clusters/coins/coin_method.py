@@ -25,7 +25,6 @@ from corsage.strategies.known_clusters.clusters.strengths import (
     given_strengths,
     settle,
 )
-from corsage.strategies.known_clusters.coins.checks import check_coins
 from corsage.strategies.known_clusters.coins.coin_keys import (
     CoinKeys,
     CoinState,
@@ -43,6 +42,7 @@ from corsage.strategies.known_clusters.coins.conversation import (
     evaluation_of,
     evaluations_of,
 )
+from corsage.strategies.known_clusters.coins.key_checks import check_coins
 from corsage.strategies.known_clusters.coins.schedule import CoinSchedule, hierarchy_of
 from corsage.strategies.rounds.algorithm import EVALUATED_AT_ONCE
 from corsage.strategies.rounds.base import Strategy

@@ -9,12 +9,10 @@ import pytest
 
 from corsage.core.arrays import Floats
 from corsage.solvers.known_clusters import absorbed as absorbed_file
-from corsage.solvers.known_clusters import rooted as rooted_file
-from corsage.solvers.known_clusters.absorbed import Absorbed, Known, Level, known
+from corsage.solvers.known_clusters.absorbed import Absorbed, Known, Level, known, rooted_models
 from corsage.solvers.known_clusters.blocks import InLanes, OneByOne, Sums
 from corsage.solvers.known_clusters.lanes import back, dots, factor, lanes, solved, solved_back
 from corsage.solvers.known_clusters.mixed_model import pack
-from corsage.solvers.known_clusters.rooted import rooted_models
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree
 from corsage.solvers.known_clusters.variances import users_sums
@@ -109,7 +107,7 @@ def test_models_of_many_users_are_those_of_few(
     root = rng.normal(size=(d, r))
     wanted = known(a, b, root[None], Known(w, np.zeros_like(a))).mean
     assert rooted_models(a, b, root, w) == pytest.approx(wanted, rel=1e-9)
-    monkeypatch.setattr(rooted_file, "AT_ONCE", 5)
+    monkeypatch.setattr(absorbed_file, "AT_ONCE", 5)
     assert rooted_models(a, b, root, w) == pytest.approx(wanted, rel=1e-9)
 
 

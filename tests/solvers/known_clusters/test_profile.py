@@ -13,9 +13,9 @@ from scipy.optimize import minimize
 
 from corsage.core.arrays import Floats
 from corsage.solvers.known_clusters.tree import Level, Sums, Tree, levels_of
-from corsage.solvers.known_clusters.variances.choice import equal_shapes
 from corsage.solvers.known_clusters.variances.profile import CUTOFF, Errors, Interval, Intervals
 from corsage.solvers.known_clusters.variances.scoring import Scoring
+from corsage.solvers.known_clusters.variances.shape_choice import equal_shapes
 from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, FULL, ONE, Shape
 from tests.support.mixed_models import records
 

@@ -19,7 +19,8 @@ from corsage.solvers.known_clusters.absorbed import Level
 from corsage.solvers.known_clusters.blocks import Sums
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree, levels_of
-from corsage.solvers.known_clusters.variances.choice import (
+from corsage.solvers.known_clusters.variances.scoring import BLIND, Fitted, Scoring
+from corsage.solvers.known_clusters.variances.shape_choice import (
     CHOICE_FOLDS,
     apart,
     bounded,
@@ -30,7 +31,6 @@ from corsage.solvers.known_clusters.variances.choice import (
     judged,
     part,
 )
-from corsage.solvers.known_clusters.variances.scoring import BLIND, Fitted, Scoring
 from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, FULL, ONE, Shape
 from tests.support.mixed_models import Records, records
 

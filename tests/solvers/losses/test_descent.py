@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from corsage.core.losses import LOGISTIC, SQUARED_HINGE, SQUARED_LOSS, huber
-from corsage.solvers.losses import descent
+from corsage.solvers.losses import local_descent
 from corsage.solvers.losses.convex import linear_losses
 
 LOSSES = [LOGISTIC, SQUARED_HINGE, SQUARED_LOSS, huber(0.7)]
@@ -41,9 +41,9 @@ def plain(losses, theta):
 def test_steps_are_those_of_a_plain_loop(loss, dtype, fused, monkeypatch):
     if fused:
         pytest.importorskip("llvmlite")
-    monkeypatch.setattr(descent, "WORTH", 0 if fused else np.inf)
+    monkeypatch.setattr(local_descent, "WORTH", 0 if fused else np.inf)
     losses, theta = problem(loss, dtype)
-    assert descent.fits(losses.features, losses.d, loss) == fused
+    assert local_descent.fits(losses.features, losses.d, loss) == fused
     before = theta.clone()
     found = losses.descend(theta, K, STEP)
     assert found.dtype == dtype and torch.equal(theta, before)
@@ -54,7 +54,7 @@ def test_steps_are_those_of_a_plain_loop(loss, dtype, fused, monkeypatch):
 @pytest.mark.parametrize("keys", [{"intercept": False}, {"scale": "sum"}, {"d": 6, "ridge": 0.0}])
 def test_other_losses_are_fused_too(keys, monkeypatch):
     pytest.importorskip("llvmlite")
-    monkeypatch.setattr(descent, "WORTH", 0)
+    monkeypatch.setattr(local_descent, "WORTH", 0)
     losses, theta = problem(SQUARED_HINGE, **keys)
     torch.testing.assert_close(losses.descend(theta, K, STEP), plain(losses, theta))
 
@@ -62,7 +62,7 @@ def test_other_losses_are_fused_too(keys, monkeypatch):
 def test_users_step_alike_whoever_is_beside_them(monkeypatch):
     """Nodes host different users, and must come to the same numbers: to the last bit."""
     pytest.importorskip("llvmlite")
-    monkeypatch.setattr(descent, "WORTH", 0)
+    monkeypatch.setattr(local_descent, "WORTH", 0)
     losses, theta = problem(LOGISTIC, torch.float32)
     some = [5, 299, 17, 130]
     alone = losses.pick(some).descend(theta[some], K, STEP)
@@ -72,10 +72,10 @@ def test_users_step_alike_whoever_is_beside_them(monkeypatch):
 @pytest.fixture
 def anew():
     """What is known of the extra is asked again, before and after."""
-    for known in (descent.library, descent.kernel):
+    for known in (local_descent.library, local_descent.kernel):
         known.cache_clear()
     yield
-    for known in (descent.library, descent.kernel):
+    for known in (local_descent.library, local_descent.kernel):
         known.cache_clear()
 
 
@@ -86,8 +86,8 @@ def test_without_an_llvmlite_that_works_steps_are_torchs(error, anew, monkeypatc
     def missing(name):
         raise error(f"no LLVM here: {name}")
 
-    monkeypatch.setattr(descent, "WORTH", 0)
-    monkeypatch.setattr(descent, "import_module", missing)
+    monkeypatch.setattr(local_descent, "WORTH", 0)
+    monkeypatch.setattr(local_descent, "import_module", missing)
     losses, theta = problem(LOGISTIC)
     with caplog.at_level(logging.INFO, "corsage"):
         torch.testing.assert_close(losses.descend(theta, K, STEP), plain(losses, theta))
@@ -100,7 +100,7 @@ def test_a_kernel_that_cannot_be_compiled_is_torchs_work(anew, monkeypatch, capl
     def broken(loss, d, single):
         raise RuntimeError("this processor is not known")
 
-    monkeypatch.setattr(descent, "WORTH", 0)
+    monkeypatch.setattr(local_descent, "WORTH", 0)
     monkeypatch.setattr(fused, "Kernel", broken)
     losses, theta = problem(LOGISTIC)
     torch.testing.assert_close(losses.descend(theta, K, STEP), plain(losses, theta))
@@ -111,7 +111,7 @@ def test_a_kernel_that_cannot_be_compiled_is_torchs_work(anew, monkeypatch, capl
 def test_small_slopes_are_as_exact_as_large_ones(dtype, monkeypatch):
     """One sample and one step a user, long enough that the model moves by much."""
     pytest.importorskip("llvmlite")
-    monkeypatch.setattr(descent, "WORTH", 0)
+    monkeypatch.setattr(local_descent, "WORTH", 0)
     u = torch.linspace(-80, 80, 4001, dtype=dtype)
     keys = {"loss": LOGISTIC, "scale": "sum", "intercept": False}
     ones = torch.ones(4001, 1, dtype=dtype)
@@ -124,14 +124,14 @@ def test_small_slopes_are_as_exact_as_large_ones(dtype, monkeypatch):
 
 
 def test_which_way_is_taken_is_said_once(anew, monkeypatch, caplog):
-    monkeypatch.setattr(descent, "import_module", lambda name: name)
+    monkeypatch.setattr(local_descent, "import_module", lambda name: name)
     with caplog.at_level(logging.INFO, "corsage"):
-        assert descent.library() and descent.library()
+        assert local_descent.library() and local_descent.library()
     (line,) = caplog.messages
     assert "llvmlite" in line
 
 
 def test_small_problems_and_many_columns_are_left_to_torch():
     losses, _ = problem(LOGISTIC)
-    assert not descent.fits(losses.features, losses.d, LOGISTIC)
-    assert not descent.fits(torch.zeros(10**5, 9), 10, LOGISTIC)
+    assert not local_descent.fits(losses.features, losses.d, LOGISTIC)
+    assert not local_descent.fits(torch.zeros(10**5, 9), 10, LOGISTIC)

@@ -13,11 +13,11 @@ from corsage.solvers.convex_clustering import selection
 from corsage.solvers.convex_clustering.exact import sum_of_norms
 from corsage.solvers.convex_clustering.newton import Newton
 from corsage.solvers.convex_clustering.reading import agreement
-from corsage.strategies.convex_clustering.choice import Choice
 from corsage.strategies.convex_clustering.convex_clustering import (
     ConvexClustering,
     ConvexClusteringState,
 )
+from corsage.strategies.convex_clustering.lambda_choice import Choice
 from corsage.strategies.rounds.state import restored, stored
 from tests.support.at_hand import central
 from tests.support.convex_runs import certificate, cluster

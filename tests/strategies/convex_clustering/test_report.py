@@ -16,10 +16,9 @@ from corsage.solvers.convex_clustering.reading import refitted_models
 from corsage.solvers.convex_clustering.selection import MODELS
 from corsage.solvers.convex_clustering.summary import Reading, fully_read, plainly_read
 from corsage.solvers.losses.convex import points
-from corsage.strategies.convex_clustering.certificate import Certificate
-from corsage.strategies.convex_clustering.choice import Choice
 from corsage.strategies.convex_clustering.convex_clustering import ConvexClustering
 from corsage.strategies.convex_clustering.graph import Graph
+from corsage.strategies.convex_clustering.lambda_choice import Choice
 from corsage.strategies.convex_clustering.report import (
     ClusterReport,
     Solved,
@@ -27,6 +26,7 @@ from corsage.strategies.convex_clustering.report import (
     cluster_rows,
     members,
 )
+from corsage.strategies.convex_clustering.round_certificate import Certificate
 from tests.support.federations import settings
 
 POINTS = np.array([[0.0], [0.1], [5.0], [5.1]])

@@ -22,9 +22,9 @@ from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError
 from corsage.core.tables.preparation import Column, Label, Preparation
 from corsage.solvers.known_clusters.tree import Sums, Tree, levels_of
-from corsage.solvers.known_clusters.variances.choice import equal_shapes
 from corsage.solvers.known_clusters.variances.profile import Errors, Intervals
 from corsage.solvers.known_clusters.variances.scoring import Scoring
+from corsage.solvers.known_clusters.variances.shape_choice import equal_shapes
 from corsage.solvers.known_clusters.variances.shapes import ONE
 from corsage.strategies import strategy_class
 from corsage.strategies.known_clusters import inference, mixed_model, own_sums
