@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from corsage.core.configuration.config import Config
-from corsage.core.configuration.groups import SOME_USERS
-from corsage.core.configuration.held import Held, hold
+from corsage.core.configuration.held_objects import Held, hold
+from corsage.core.configuration.key_groups import SOME_USERS
 from corsage.core.errors import ConfigError
 from corsage.datasets.given.reading import read
 from corsage.datasets.given.wanted import Given

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from corsage.app.results.header import Header
 from corsage.core.arrays import Array, PerChannel, along_channels
 from corsage.core.errors import CheckpointError, DataError
-from corsage.core.tables.columns import BadColumns
+from corsage.core.tables.column_facts import BadColumns
 from corsage.core.tables.preparation import Preparation
 
 __all__ = ["Preparation", "preparation_of"]

@@ -27,9 +27,9 @@ from corsage.core.arrays import Array, Arrays, Floats
 from corsage.core.errors import CheckpointError, DataError, ModelError
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network, measure_model
-from corsage.networks.evaluation import linear_outputs, outputs_of
 from corsage.networks.network import NETWORK_LOCK, Network
 from corsage.networks.training import to_tensors
+from corsage.networks.user_scores import linear_outputs, outputs_of
 from corsage.networks.vector import as_block
 from corsage.networks.zoo import ZOO
 

@@ -32,7 +32,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Arrays, Floats32, Ints
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.keys import key
 from corsage.core.messages.replies import Replies, reading_order
 from corsage.strategies.fedrep.fedrep import FedRepKeys

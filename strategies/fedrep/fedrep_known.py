@@ -23,7 +23,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Arrays, Floats32
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.errors import ConfigError
 from corsage.core.keys import key
 from corsage.core.messages.replies import Replies, name_users, reading_order

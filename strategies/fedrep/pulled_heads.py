@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Arrays, Floats32
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.errors import ConfigError, ModelError
 from corsage.core.messages.encoding import encode
 from corsage.strategies.fedrep.fedrep import note_features
