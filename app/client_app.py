@@ -58,7 +58,7 @@ def make_client_app(
     parts = None
     if (data, model, train, client_fn, label, *feature_columns) != (None, None, None, None, ""):
         from corsage.app.nodes.own import own_of
-        from corsage.datasets.given.samples import Columns
+        from corsage.datasets.given.given_samples import Columns
 
         parts = own_of(data, model, train, client_fn, Columns(label, tuple(feature_columns)))
     app, desk = ClientApp(mods=list(mods)), Desk(parts, private(train_mods))

@@ -23,9 +23,9 @@ from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import write_atomically
 from corsage.datasets.data_set import load_table
-from corsage.datasets.dealing.deal import check_partition, deal
+from corsage.datasets.dealing.dealt import check_partition, deal
 from corsage.datasets.dealing.split import split_rows
-from corsage.datasets.table import Table, model_input
+from corsage.datasets.sample_table import Table, model_input
 
 USAGE = """\
 usage: corsage deal FOLDER [key=value ...] [FILE.toml]

@@ -50,7 +50,7 @@ there is not, or a value that cannot be meant, is one line that says what would 
 reads a file of its own by the keys of `csv`; what its node config says of them wins.
 
 This page is printed by `python -m corsage.app.keys --markdown`; a key is declared where it is used:
-those of an algorithm or a data set in its file, the others in `core/configuration/groups.py`.
+those of an algorithm or a data set in its file, the others in `core/configuration/key_groups.py`.
 """
 KEYWORDS = '''\
 """Every key as a keyword argument, `FedRep(num_users=20)`: what type checkers and editors read.

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from corsage.benchmarks.measure import Measure
 from corsage.core.configuration.config import Config
-from corsage.core.configuration.groups import ModelKeys, TrainKeys
+from corsage.core.configuration.key_groups import ModelKeys, TrainKeys
 from corsage.core.seeding import generator
 from corsage.datasets.dealing.federated import simulated
 from corsage.networks.batches import Examples

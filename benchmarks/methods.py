@@ -32,7 +32,7 @@ from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.turns import Turns, take, training_data, unevaluated
 from corsage.clients import client_class
 from corsage.core.configuration.config import Config
-from corsage.core.configuration.groups import ModelKeys
+from corsage.core.configuration.key_groups import ModelKeys
 from corsage.core.errors import CorsageError
 from corsage.core.registry import ALGORITHMS
 from corsage.experiments.runner import say

@@ -23,12 +23,12 @@ from torch.nn import functional as F
 from corsage.benchmarks import own_nets as nets
 from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.turns import one_thread
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.seeding import generator
 from corsage.networks.batches import Examples, Loss, Order
 from corsage.networks.local_training import train_bodies, train_heads, train_models
 from corsage.networks.network import Network
-from corsage.networks.together.choice import choose
+from corsage.networks.together.path_choice import choose
 from corsage.networks.training import batches
 
 PAPER = TrainKeys(batch_size=10, lr=0.01, momentum=0.5, weight_decay=1e-4)

@@ -22,14 +22,14 @@ from torch.func import functional_call, vmap
 from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.own_models import CASES, COLOUR, GREY, PAPER, PFLLIB
 from corsage.benchmarks.turns import one_thread
-from corsage.core.configuration.groups import ModelKeys, TrainKeys
-from corsage.core.paths import LAYERS, PATHS
-from corsage.networks.answers import output_of
+from corsage.core.configuration.key_groups import ModelKeys, TrainKeys
+from corsage.core.training_paths import LAYERS, PATHS
 from corsage.networks.build import build_network
+from corsage.networks.criterion import output_of
 from corsage.networks.gradients import training
 from corsage.networks.local_training import train_models
 from corsage.networks.network import Network
-from corsage.networks.together.choice import choose, examples, untraceable
+from corsage.networks.together.path_choice import choose, examples, untraceable
 from corsage.networks.together.traced import TracedLosses
 
 MOST = 1.15

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from corsage.core.configuration.groups import ModelKeys, TrainKeys
+from corsage.core.configuration.key_groups import ModelKeys, TrainKeys
 from corsage.core.seeding import generator
 from corsage.networks.batches import Examples, Order
 from corsage.networks.build import build_network

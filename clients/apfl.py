@@ -11,7 +11,7 @@ from torch import Tensor
 
 from corsage.clients.base import Client, Got, Models, Sent
 from corsage.core.arrays import Floats32
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.messages.asked import Takes, floats
 from corsage.networks.batches import Examples
 from corsage.networks.gradients import Losses, UserLosses, copy_statistics, in_groups

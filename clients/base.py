@@ -29,7 +29,7 @@ from corsage.clients.parts.contract import (
 from corsage.clients.parts.samples import Samples, orders_of
 from corsage.core.arrays import Array, Arrays, Floats32
 from corsage.core.cache import Cache, Names
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.configuration.train_keys import LOSS
 from corsage.core.errors import UserError
 from corsage.core.keys import Keys
@@ -39,11 +39,11 @@ from corsage.core.messages.wire import DELIVER_OPTION, Task
 from corsage.core.registry import attached
 from corsage.datasets.user_data import FederatedData
 from corsage.networks.batches import Examples, Loss, Order
-from corsage.networks.evaluation import Arithmetic, features_of_each, outputs_of_each, score
 from corsage.networks.local_training import train_bodies, train_heads, train_models
 from corsage.networks.network import Network
 from corsage.networks.pull import Pull
 from corsage.networks.training import SINGLE, Types
+from corsage.networks.user_scores import Arithmetic, features_of_each, outputs_of_each, score
 from corsage.strategies.effort import effort, pace
 
 if TYPE_CHECKING:

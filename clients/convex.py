@@ -18,8 +18,8 @@ from corsage.core.cache import Cache
 from corsage.core.errors import UserError
 from corsage.core.losses import scalar_loss
 from corsage.networks.batches import Examples
-from corsage.networks.evaluation import Arithmetic, linear_outputs_of_each
 from corsage.networks.training import SINGLE, Types
+from corsage.networks.user_scores import Arithmetic, linear_outputs_of_each
 from corsage.solvers.losses.convex import LinearLosses, linear_losses
 from corsage.solvers.losses.linear_losses import Scale
 

@@ -13,7 +13,7 @@ from corsage.clients.base import Client, Got, Models, Sent
 from corsage.core.arrays import Floats32, Ints
 from corsage.core.messages.asked import Takes, floats
 from corsage.networks.batches import Examples, Order
-from corsage.networks.evaluation import evaluate_models
+from corsage.networks.user_scores import evaluate_models
 from corsage.strategies.ifca import IFCAKeys
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from corsage.clients.base import Client, Got, Models, Sent
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.messages.asked import Takes, floats
 from corsage.networks.batches import Examples
 from corsage.networks.gradients import Losses, UserLosses, in_groups

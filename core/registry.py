@@ -23,7 +23,7 @@ from corsage.core.errors import ConfigError, NotInstalled
 from corsage.core.keys import Keys, NoKeys
 
 if TYPE_CHECKING:
-    from corsage.core.configuration.groups import DataKeys
+    from corsage.core.configuration.key_groups import DataKeys
 
 
 @dataclass(frozen=True)
@@ -125,10 +125,10 @@ ATTACHED: dict[str, str] = {
     "augment": "networks.augment",
     "cut": "networks.cut",
     "devices": "strategies.devices.devices",
-    "objective": "networks.objective",
+    "objective": "networks.training_objective",
     "own models": "networks.own_models",
     "own steps": "clients.parts.own_steps",
-    "prepared tables": "datasets.dealing.prepared",
+    "prepared tables": "datasets.dealing.prepared_tables",
     "report": "app.report.document",
     "riding": "strategies.devices.riding",
     "robust": "core.robust",

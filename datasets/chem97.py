@@ -23,8 +23,8 @@ import numpy as np
 
 from corsage.core.errors import ConfigError, DataError
 from corsage.datasets.data_set import DataSet
+from corsage.datasets.sample_table import Table, chosen_features, number_labels
 from corsage.datasets.shared_keys import FeatureKeys, LabelKeys, OwnKeys
-from corsage.datasets.table import Table, chosen_features, number_labels
 
 FEATURES = ["gcsecnt", "gcsescore", "gender", "age"]
 USUAL_FEATURES = ["gcsecnt", "gender", "age"]

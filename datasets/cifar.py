@@ -18,12 +18,12 @@ from typing import NamedTuple
 import numpy as np
 
 from corsage.core.arrays import Array, Ints
-from corsage.core.configuration.groups import DataKeys
+from corsage.core.configuration.key_groups import DataKeys
 from corsage.core.errors import DataError
 from corsage.core.keys import key
 from corsage.datasets import hub
 from corsage.datasets.data_set import DataSet
-from corsage.datasets.table import Table, labels_below
+from corsage.datasets.sample_table import Table, labels_below
 
 PIXELS = (3, 32, 32)
 

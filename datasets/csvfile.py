@@ -16,8 +16,14 @@ import numpy as np
 
 from corsage.core.arrays import Array, Floats
 from corsage.core.errors import DataError
-from corsage.core.tables.columns import CATEGORY, LARGEST_CELL, ColumnFacts, TableFacts, is_missing
-from corsage.datasets.columns.cells import Cells, Place, locate, numeric, read_cells, text_of
+from corsage.core.tables.column_facts import (
+    CATEGORY,
+    LARGEST_CELL,
+    ColumnFacts,
+    TableFacts,
+    is_missing,
+)
+from corsage.datasets.columns.csv_cells import Cells, Place, locate, numeric, read_cells, text_of
 from corsage.datasets.columns.dialect import Dialect, dialect_of, rows
 from corsage.datasets.columns.typed import (
     NO_CLASS,
@@ -30,8 +36,7 @@ from corsage.datasets.columns.typed import (
     numbers,
 )
 from corsage.datasets.data_set import DataSet
-from corsage.datasets.shared_keys import CsvKeys, check_columns, own_file
-from corsage.datasets.table import (
+from corsage.datasets.sample_table import (
     Table,
     check_users,
     chosen_features,
@@ -39,6 +44,7 @@ from corsage.datasets.table import (
     read_labels,
     some,
 )
+from corsage.datasets.shared_keys import CsvKeys, check_columns, own_file
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from corsage.core.arrays import Array, Ints
-from corsage.core.configuration.groups import DataKeys
+from corsage.core.configuration.key_groups import DataKeys
 from corsage.core.errors import ConfigError
 from corsage.core.keys import nearest
 from corsage.core.registry import DATASETS
 from corsage.core.registry import data_set as registered
-from corsage.datasets.table import Table
+from corsage.datasets.sample_table import Table
 
 D = TypeVar("D", bound=DataKeys)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from corsage.core.configuration.groups import DataKeys
+from corsage.core.configuration.key_groups import DataKeys
 from corsage.core.errors import DataError
 from corsage.datasets.data_set import DataSet
-from corsage.datasets.table import Table, standardised
+from corsage.datasets.sample_table import Table, standardised
 
 
 def load(keys: DataKeys) -> Table:

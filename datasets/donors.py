@@ -30,8 +30,8 @@ from corsage.core.seeding import generator
 from corsage.datasets import csvfile
 from corsage.datasets.csvfile import Columns
 from corsage.datasets.data_set import DataSet
+from corsage.datasets.sample_table import Numbers, Table, some
 from corsage.datasets.shared_keys import DrawnKeys, FileKeys, own_file
-from corsage.datasets.table import Numbers, Table, some
 
 LEAST_RECORDS = 5  # records a user
 DONOR_COLUMNS = ("zip", "income", "recency", "frequency", "response")

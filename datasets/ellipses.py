@@ -15,8 +15,8 @@ import numpy as np
 from corsage.core.arrays import Ints
 from corsage.core.errors import ConfigError
 from corsage.datasets.data_set import DataSet
+from corsage.datasets.sample_table import Numbers, Table
 from corsage.datasets.shared_keys import ClusterKeys
-from corsage.datasets.table import Numbers, Table
 
 POOL, TEST = 100, 1000  # points a class
 

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Array, Ints
-from corsage.core.configuration.groups import DataKeys
+from corsage.core.configuration.key_groups import DataKeys
 from corsage.core.errors import DataError
 from corsage.core.keys import key
 from corsage.datasets import hub, leaf
 from corsage.datasets.data_set import DataSet
-from corsage.datasets.table import Table, check_users, labels_below, standardised
+from corsage.datasets.sample_table import Table, check_users, labels_below, standardised
 
 FEMNIST_HUB = "flwrlabs/femnist"
 SIDE = 28

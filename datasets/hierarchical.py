@@ -15,8 +15,8 @@ from corsage.core.errors import ConfigError
 from corsage.core.keys import key
 from corsage.core.seeding import generator
 from corsage.datasets.data_set import DataSet
+from corsage.datasets.sample_table import Numbers, Table
 from corsage.datasets.shared_keys import ClusterKeys, LabelKeys
-from corsage.datasets.table import Numbers, Table
 
 LEAST_TEST = 20  # test samples a user
 

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Array
-from corsage.core.configuration.groups import DataKeys
+from corsage.core.configuration.key_groups import DataKeys
 from corsage.core.errors import DataError
 from corsage.datasets import hub
 from corsage.datasets.data_set import DataSet
-from corsage.datasets.table import Table, class_labels, standardised
+from corsage.datasets.sample_table import Table, class_labels, standardised
 
 IDX_FILES = (
     "train-images-idx3-ubyte",

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from corsage.core.arrays import Array, Arrays, Ints
 from corsage.core.errors import ConfigError, DataError
 from corsage.datasets.data_set import Arranged, DataSet
+from corsage.datasets.sample_table import Table, id_strings, number_labels, standardised
 from corsage.datasets.shared_keys import FileKeys, LabelKeys
-from corsage.datasets.table import Table, id_strings, number_labels, standardised
 
 ARRAYS = ("x", "y", "bounds")
 OPTIONAL = ("users", "clusters")

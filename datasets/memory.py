@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from corsage.core.configuration.held import held
+from corsage.core.configuration.held_objects import held
 from corsage.core.errors import ConfigError, DataError
 from corsage.datasets.data_set import DataSet
+from corsage.datasets.sample_table import Table
 from corsage.datasets.shared_keys import FileKeys, LabelKeys, TableKeys
-from corsage.datasets.table import Table
 
 ONLY = "simulate(data=...) and fit(...) set it, in a process of Python; here name a data set"
 

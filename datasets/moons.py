@@ -13,8 +13,8 @@ import numpy as np
 from corsage.core.keys import key
 from corsage.core.seeding import generator
 from corsage.datasets.data_set import DataSet
+from corsage.datasets.sample_table import Table
 from corsage.datasets.shared_keys import ClusterKeys
-from corsage.datasets.table import Table
 
 
 @dataclass(frozen=True)

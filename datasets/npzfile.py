@@ -15,7 +15,7 @@ import numpy as np
 
 from corsage.core.arrays import Array
 from corsage.core.errors import ConfigError, DataError
-from corsage.core.tables.columns import (
+from corsage.core.tables.column_facts import (
     NUMBER,
     NUMBERED_CLASSES,
     BadColumns,
@@ -24,8 +24,7 @@ from corsage.core.tables.columns import (
     read_facts,
 )
 from corsage.datasets.data_set import DataSet
-from corsage.datasets.shared_keys import ColumnKeys, check_columns, own_file
-from corsage.datasets.table import (
+from corsage.datasets.sample_table import (
     Mask,
     Table,
     check_users,
@@ -36,6 +35,7 @@ from corsage.datasets.table import (
     some,
     standardised,
 )
+from corsage.datasets.shared_keys import ColumnKeys, check_columns, own_file
 
 # Other names under which an array is understood, as long as its key has its default value.
 ALSO = {"label": ("y", "labels"), "user": ("users",)}

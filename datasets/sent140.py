@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Floats32
-from corsage.core.configuration.groups import DataKeys
+from corsage.core.configuration.key_groups import DataKeys
 from corsage.core.errors import DataError
 from corsage.core.keys import key
 from corsage.datasets import hub, leaf
 from corsage.datasets.data_set import DataSet
-from corsage.datasets.table import Table, check_users, labels_below
+from corsage.datasets.sample_table import Table, check_users, labels_below
 
 SENT140_HUB = "stanfordnlp/sentiment140"
 FIELDS = "5 fields (id, date, query, author, text)"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from corsage.core.configuration.data_keys import FEDERATED, MISSING_CHOICES, SCALE_CHOICES
-from corsage.core.configuration.groups import DataKeys
+from corsage.core.configuration.key_groups import DataKeys
 from corsage.core.errors import ConfigError, DataError
 from corsage.core.keys import key
 

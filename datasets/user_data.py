@@ -13,7 +13,7 @@ from corsage.core.arrays import Array, Floats, Floats32, Ints, PerChannel
 from corsage.core.errors import DataError
 
 if TYPE_CHECKING:
-    from corsage.core.tables.columns import TableFacts
+    from corsage.core.tables.column_facts import TableFacts
     from corsage.core.tables.preparation import Preparation
 
 NO_TESTS = (

@@ -16,7 +16,7 @@ from corsage.core.arrays import Floats, Ints
 
 if TYPE_CHECKING:
     from corsage.networks.augment import Views
-    from corsage.networks.objective import Objective
+    from corsage.networks.training_objective import Objective
 
 Order = Sequence[Ints]
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]

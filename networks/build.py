@@ -12,18 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from corsage.core.arrays import Arrays
-from corsage.core.configuration.groups import ModelKeys
-from corsage.core.configuration.held import held, is_name
+from corsage.core.configuration.held_objects import held, is_name
+from corsage.core.configuration.key_groups import ModelKeys
 from corsage.core.errors import ConfigError, ModelError
 from corsage.core.keys import nearest
-from corsage.core.paths import AUTO
 from corsage.core.registry import attached
 from corsage.core.seeding import reseed, torch_seed
+from corsage.core.training_paths import AUTO
 from corsage.networks import batch_norm
-from corsage.networks.answers import output_of
-from corsage.networks.criterion import Criterion, criterion_of
-from corsage.networks.groups import Words
+from corsage.networks.criterion import Criterion, criterion_of, output_of
 from corsage.networks.network import NETWORK_LOCK, Network
+from corsage.networks.parameter_groups import Words
 from corsage.networks.zoo import ZOO
 
 Shape = tuple[int, ...]

@@ -6,14 +6,15 @@ cross-entropy over one output a class, or a loss of `core.losses` of one output.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 from torch import Tensor
 from torch.nn import functional as F
 
-from corsage.core.configuration.groups import ModelKeys
-from corsage.core.errors import ConfigError
+from corsage.core.configuration.key_groups import ModelKeys
+from corsage.core.errors import ConfigError, ModelError
 from corsage.core.losses import ScalarLoss, scalar_loss
 from corsage.core.measures import ACCURACY, RMSE, Measure
 
@@ -171,3 +172,28 @@ def criterion_of(keys: ModelKeys, num_classes: int) -> Criterion:
             "loss=cross-entropy."
         )
     return CROSS_ENTROPY if loss is None else OneOutput(loss)
+
+
+def output_of(answer: Any) -> Tensor:
+    """The tensor in an answer of a forward: itself, its `logits`, or the first; else ModelError.
+
+    Models of transformers return an object or a dictionary with `logits` in it, others a tuple
+    whose first tensor is the output (the rest are auxiliary outputs, hidden states, attention).
+    """
+    if is_tensor(answer):
+        return cast(Tensor, answer)
+    found = answer.get("logits") if isinstance(answer, Mapping) else getattr(answer, "logits", None)
+    if found is None and isinstance(answer, tuple | list) and answer:
+        found = answer[0]
+    if not is_tensor(found):
+        kind = type(answer).__name__
+        raise ModelError(
+            f"forward returns a {kind}: neither a tensor, nor one in `logits`, nor as the first "
+            "of several; return the logits alone."
+        )
+    return cast(Tensor, found)
+
+
+def is_tensor(value: Any) -> bool:
+    """Tell whether a value is a tensor, or stands for those of several users."""
+    return hasattr(type(value), "__torch_function__")

@@ -16,8 +16,8 @@ from torch import Tensor, fx, nn
 
 from corsage.core.seeding import reseed
 from corsage.networks import batch_norm
-from corsage.networks.answers import output_of
-from corsage.networks.running import in_mode
+from corsage.networks.criterion import output_of
+from corsage.networks.run_modes import in_mode
 
 DRAWING_LAYERS = (nn.modules.dropout._DropoutNd, nn.RReLU)
 

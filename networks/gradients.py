@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from corsage.core.arrays import Floats32
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.errors import ModelError, line
 from corsage.networks.batches import Examples, Order, Plan, steps_on
 from corsage.networks.local_training import together

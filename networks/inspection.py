@@ -20,8 +20,8 @@ from torch.overrides import TorchFunctionMode
 
 from corsage.core.errors import ModelError
 from corsage.networks import batch_norm
-from corsage.networks.answers import output_of
-from corsage.networks.running import Asked, draws_numbers
+from corsage.networks.criterion import output_of
+from corsage.networks.run_modes import Asked, draws_numbers
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 
 from corsage.core.arrays import Floats32
-from corsage.core.configuration.groups import ModelKeys, TrainKeys
+from corsage.core.configuration.key_groups import ModelKeys, TrainKeys
 from corsage.core.errors import ModelError
-from corsage.core.paths import AUTO, LOOP, Choice
 from corsage.core.registry import attachment
+from corsage.core.training_paths import AUTO, LOOP, Choice
 from corsage.networks.batches import Examples, Order
 from corsage.networks.build import build_network
-from corsage.networks.evaluation import all_features
 from corsage.networks.network import Network
 from corsage.networks.pull import Pull
 from corsage.networks.training import StepLoss, pulled_sgd, sgd
+from corsage.networks.user_scores import all_features
 from corsage.networks.vector import LARGE_MODEL
 
 

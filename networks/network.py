@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from corsage.core.arrays import Arrays, Floats32
-from corsage.core.paths import AUTO, LAYERS, PATHS, Path
 from corsage.core.registry import attached, attachment
+from corsage.core.training_paths import AUTO, LAYERS, PATHS, Path
 from corsage.networks import batch_norm, inspection
-from corsage.networks.answers import output_of
-from corsage.networks.criterion import CROSS_ENTROPY, Criterion
-from corsage.networks.groups import Words
-from corsage.networks.running import divided
+from corsage.networks.criterion import CROSS_ENTROPY, Criterion, output_of
+from corsage.networks.parameter_groups import Words
+from corsage.networks.run_modes import divided
 from corsage.networks.vector import Block, Vector, is_weight
 
 if TYPE_CHECKING:
@@ -43,8 +42,8 @@ read each other's users without a word.
 class Network:
     """A module whose parameters are views of `flat`, with a body and a head.
 
-    The head is found by running the module, or said by `words`, patterns (`groups.py`), or the name
-    of a module; it need not be one. `rear` is the network behind what is frozen in front of all
+    The head is found by running the module, or said by `words`, patterns, or the name of
+    a module; it need not be one. `rear` is the network behind what is frozen in front of all
     that trains, on the features of that; it has the same vector, and is the network itself where
     there is no such front.
 

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from corsage.core.configuration.groups import ModelKeys
-from corsage.core.configuration.held import held, is_name
+from corsage.core.configuration.held_objects import held, is_name
+from corsage.core.configuration.key_groups import ModelKeys
 from corsage.core.errors import ModelError
 from corsage.core.keys import nearest
-from corsage.networks.answers import output_of
 from corsage.networks.build import Shape, first_line, make_module, said
+from corsage.networks.criterion import output_of
 
 MEANT = (
     *("shape", "input_shape", "outputs", "num_outputs", "out_features", "num_classes", "classes"),

@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import TensorDataset
 
 from corsage.core.arrays import Floats32
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.configuration.train_keys import LEARNING
 from corsage.core.errors import ConfigError
 from corsage.core.seeding import reseed, torch_seed

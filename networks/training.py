@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from corsage.core.arrays import Ints, PerChannel, along_channels
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.errors import ModelError
 from corsage.core.seeding import reseed
 from corsage.networks.batches import Change, Loss, Mean, Order, on_device, steps_on

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from corsage.core.arrays import Arrays, Floats32
 from corsage.core.errors import ModelError
 from corsage.networks.fixed import Fixed
-from corsage.networks.groups import Names
-from corsage.networks.running import Division
+from corsage.networks.parameter_groups import Names
+from corsage.networks.run_modes import Division
 
 LARGE_MODEL = 1_000_000
 """Parameters from which on a vector of their size costs more than a few calls."""

@@ -14,7 +14,7 @@ from math import prod
 
 from torch import Tensor, nn
 
-from corsage.core.configuration.groups import ModelKeys
+from corsage.core.configuration.key_groups import ModelKeys
 from corsage.core.errors import ModelError
 
 Shape = tuple[int, ...]

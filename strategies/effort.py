@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from corsage.core.configuration.config import Config
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.keys import Keys
 from corsage.strategies import strategy_class
 

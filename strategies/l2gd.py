@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Arrays, Floats32
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.errors import ConfigError, ModelError
 from corsage.core.keys import Keys, key
 from corsage.core.messages.replies import Replies

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from corsage.core.arrays import Arrays, Floats32
-from corsage.core.configuration.groups import ModelKeys
+from corsage.core.configuration.key_groups import ModelKeys
 from corsage.core.errors import ConfigError
 from corsage.core.keys import Keys, key
 from corsage.strategies.rounds.base import Strategy

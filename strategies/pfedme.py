@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.keys import STEP_LIMIT, Keys, key
 from corsage.core.messages.replies import Replies
 from corsage.strategies.rounds.base import Strategy

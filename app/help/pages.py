@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from corsage.app.help import commands
 from corsage.app.help.facts import FACTS
-from corsage.core.configuration.groups import GROUPS
+from corsage.core.configuration.key_groups import GROUPS
 from corsage.core.configuration.known_keys import OF_SOME, known_keys
 from corsage.core.errors import ConfigError
 from corsage.core.keys import Value, kebab, names

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from corsage.core.arrays import along_channels
 from corsage.core.errors import ConfigError, ModelError
-from corsage.networks.answers import output_of
+from corsage.networks.criterion import output_of
 
 if TYPE_CHECKING:
     from corsage.app.results.user_model import UserModel

@@ -16,7 +16,7 @@ from flwr.app import ConfigRecord
 
 from corsage.app.nodes.node import Node, Order
 from corsage.clients import client_class
-from corsage.core.configuration.held import is_name
+from corsage.core.configuration.held_objects import is_name
 from corsage.core.errors import ConfigError, ModelError, Refused
 from corsage.core.keys import EPOCH_LIMIT, STEP_LIMIT, Keys
 from corsage.core.messages.asked import arrays_as, options_of

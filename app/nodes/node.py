@@ -18,20 +18,20 @@ from corsage.clients import client_class
 from corsage.core.arrays import Arrays
 from corsage.core.cache import Cache
 from corsage.core.configuration.config import check_data
-from corsage.core.configuration.groups import DataKeys
+from corsage.core.configuration.key_groups import DataKeys
 from corsage.core.errors import ConfigError
 from corsage.core.keys import convert, flatten, names, read
 from corsage.core.messages.limits import Limits, limits_of
 from corsage.core.messages.wire import Task
 from corsage.core.registry import attached
-from corsage.core.tables.preparation import Preparation
 from corsage.datasets.dealing.federated import on_device, simulated, source_marks
 from corsage.datasets.shared_keys import CsvKeys, TableKeys
 from corsage.datasets.user_data import FederatedData
 
 if TYPE_CHECKING:
     from corsage.app.nodes.own import Own
-    from corsage.core.tables.columns import TableFacts
+    from corsage.core.tables.column_facts import TableFacts
+    from corsage.core.tables.preparation import Preparation
     from corsage.networks.own_training import OwnTraining
 
 DEVICE_KEYS = (

@@ -17,19 +17,19 @@ from corsage.app.nodes.deployed import is_device
 from corsage.app.nodes.node import Node, own_words
 from corsage.clients import client_class
 from corsage.core.configuration.config import named_objects
-from corsage.core.configuration.groups import ModelKeys
-from corsage.core.configuration.held import Held, is_name, same
+from corsage.core.configuration.held_objects import Held, is_name, same
+from corsage.core.configuration.key_groups import ModelKeys
 from corsage.core.errors import ConfigError, DataError, Refused
 from corsage.core.messages.limits import Limits
 from corsage.core.messages.wire import Task
 from corsage.core.registry import ALGORITHMS
 from corsage.core.seeding import generator
 from corsage.datasets.dealing import partitions
-from corsage.datasets.dealing.deal import Dealt, known_clusters
+from corsage.datasets.dealing.dealt import Dealt, known_clusters
 from corsage.datasets.dealing.federated import arrange, made
-from corsage.datasets.given.samples import Columns, Samples, is_data_set, samples_of
-from corsage.datasets.given.table import as_it_is, is_many, table_of, users_of
-from corsage.datasets.given.table import entries as entries_of
+from corsage.datasets.given.given_samples import Columns, Samples, is_data_set, samples_of
+from corsage.datasets.given.given_table import as_it_is, is_many, table_of, users_of
+from corsage.datasets.given.given_table import entries as entries_of
 from corsage.datasets.user_data import FederatedData
 
 if TYPE_CHECKING:

@@ -25,13 +25,13 @@ from corsage.app.states.store import PersonalStore
 from corsage.clients import client_class
 from corsage.clients.base import Client, Got, Sent
 from corsage.core.arrays import Array, Arrays, Bools
-from corsage.core.blocks import add_weighted, finite_rows, mean_of
 from corsage.core.cache import Names
 from corsage.core.errors import (
     CheckpointError,
     Refused,
     StorageError,
 )
+from corsage.core.finite_pieces import add_weighted, finite_rows, mean_of
 from corsage.core.messages.introduction import other_frozen
 from corsage.core.messages.wire import COHORT_MEMBERS, ROWS_BY_USER
 from corsage.core.registry import attached

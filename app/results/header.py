@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from corsage.core.arrays import PerChannel
-from corsage.core.configuration.groups import ModelKeys
+from corsage.core.configuration.key_groups import ModelKeys
 from corsage.core.errors import CheckpointError
 from corsage.core.keys import flatten, read
 from corsage.core.messages.wire import MOST_MODEL_CLASSES, MOST_SAMPLE_NUMBERS

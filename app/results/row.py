@@ -220,7 +220,7 @@ class Row:
 
         Users whose test data have no such value are left out.
         """
-        from corsage.datasets.dealing.prepared import prepared
+        from corsage.datasets.dealing.prepared_tables import prepared
 
         if self.file.header.devices:
             raise NoModel(f"{self.name}: the users' test data are on their devices.")
@@ -233,7 +233,7 @@ class Row:
 
     def _judged(self, user: str, data: FederatedData) -> float:
         from corsage.clients.parts.samples import units_of
-        from corsage.networks.evaluation import score
+        from corsage.networks.user_scores import score
 
         model, own, measure = self.user(user), data[user], MEASURES[self.measure]
         outputs = model.of_arrays(own.x_test)

@@ -14,7 +14,7 @@ from corsage.app.run.status import RunLock
 from corsage.app.states.state_dir import KEEP_RUNS, experiments, remove, superfluous
 from corsage.core.errors import CheckpointError, ConfigError
 from corsage.core.files import cache_root, guarded
-from corsage.datasets.dealing.cache import prepared_folders
+from corsage.datasets.dealing.data_cache import prepared_folders
 
 USAGE = f"""\
 usage: corsage clean FOLDER [--keep N] [--unfinished] [--dry-run]

@@ -18,7 +18,7 @@ from corsage.app.states.store import secure
 from corsage.core.configuration.config import Config
 from corsage.core.files import append_line, guarded, write_atomically
 from corsage.core.messages.encoding import decode
-from corsage.core.paths import CHOICES
+from corsage.core.training_paths import CHOICES
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.ledger import Ledger

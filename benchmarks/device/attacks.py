@@ -13,7 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from corsage.benchmarks.bad_values import of_kind, of_message
 from corsage.benchmarks.device.messages import ALL, KINDS, Draft, honest
 from corsage.clients import client_class
-from corsage.core.configuration.groups import ModelKeys, TrainKeys
+from corsage.core.configuration.key_groups import ModelKeys, TrainKeys
 from corsage.core.keys import declared as keys_of
 from corsage.core.messages.asked import USUAL_OPTIONS
 from corsage.core.messages.fields import columns_of

@@ -9,8 +9,8 @@ from torch import Tensor
 from corsage.clients.convex import PRECISIONS, ConvexClient
 from corsage.core.arrays import Array, Floats, Ints
 from corsage.core.keys import NoKeys
-from corsage.networks.answers import output_of
 from corsage.networks.batches import Examples
+from corsage.networks.criterion import output_of
 from corsage.solvers.losses.convex import LinearLosses, Losses, SmoothLosses
 from corsage.solvers.losses.held_out import Fold
 

@@ -8,7 +8,7 @@ from corsage.clients.base import Got, Models
 from corsage.clients.fedrep.pulled_heads import PulledHeadsClient
 from corsage.core.arrays import Floats32
 from corsage.networks.batches import Examples
-from corsage.networks.evaluation import evaluate
+from corsage.networks.user_scores import evaluate
 from corsage.strategies.fedrep.fedrep_convex import FedRepConvexKeys
 
 

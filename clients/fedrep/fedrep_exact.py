@@ -20,9 +20,9 @@ from corsage.core.errors import UserError
 from corsage.core.messages.asked import Takes, floats
 from corsage.core.messages.fields import OneOf, Real, Whole
 from corsage.networks.batches import Examples
-from corsage.networks.evaluation import all_features
 from corsage.networks.exact import exact_heads, projection, softmax_heads
 from corsage.networks.exact.exact_heads import Designs
+from corsage.networks.user_scores import all_features
 from corsage.strategies.fedrep.exact_keys import QUESTIONS, FedRepExactKeys
 
 LARGEST_STRENGTH = 1e15

@@ -14,8 +14,8 @@ from corsage.core.arrays import Array, Floats, Ints
 from corsage.core.counts import EXAMPLES
 from corsage.core.measures import Measure, baseline_of
 from corsage.networks.batches import Examples
-from corsage.networks.counts import Outcome, counts
 from corsage.networks.criterion import Criterion
+from corsage.networks.outcome_counts import Outcome, counts
 
 if TYPE_CHECKING:
     from corsage.clients.base import Client

@@ -14,13 +14,13 @@ from torch import Tensor
 from corsage.core.arrays import Array, Arrays, Floats32, Ints
 from corsage.core.errors import ConfigError
 from corsage.networks.batches import Examples
-from corsage.networks.evaluation import (
+from corsage.networks.network import Network
+from corsage.networks.user_scores import (
     Scores,
     outputs_of_heads,
     outputs_of_models,
     outputs_of_picked,
 )
-from corsage.networks.network import Network
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from corsage.core.errors import UserError
 from corsage.core.seeding import generator
 from corsage.datasets.user_data import FederatedData, UserData
 from corsage.networks.batches import Examples, Order, Units
-from corsage.networks.evaluation import chunks
 from corsage.networks.network import Network
 from corsage.networks.training import Types, batches, steps_of, to_tensors
+from corsage.networks.user_scores import chunks
 from corsage.strategies.effort import whole_steps
 
 if TYPE_CHECKING:

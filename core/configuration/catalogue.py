@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from corsage.core.configuration.groups import GROUPS, DataKeys
+from corsage.core.configuration.key_groups import GROUPS, DataKeys
 from corsage.core.configuration.known_keys import OF_SOME
 from corsage.core.keys import Keys, Value, declared, flatten, kebab, names
 from corsage.core.registry import DATASETS, algorithm_keys, data_keys

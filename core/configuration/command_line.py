@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from corsage.core.configuration.config import check_names, needed, strategies_of, without
-from corsage.core.configuration.groups import DataKeys
+from corsage.core.configuration.key_groups import DataKeys
 from corsage.core.configuration.known_keys import defaults, known_keys
 from corsage.core.errors import ConfigError
 from corsage.core.keys import names, word

@@ -2,7 +2,7 @@
 
 Keys are flat outside (`num-rounds=20` on the command line, in a TOML file or in
 `flwr run --run-config`) and fields of frozen dataclasses inside (`config.run.num_rounds`). Those
-that every run has are declared in `groups.py`, those of a data set or an algorithm in its
+that every run has are declared in `key_groups.py`, those of a data set or an algorithm in its
 file.
 """
 
@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from corsage.core.configuration.groups import (
+from corsage.core.configuration.held_objects import Held, held, hold, importable, is_name
+from corsage.core.configuration.key_groups import (
     GROUPS,
     SOME_USERS,
     DataKeys,
@@ -26,7 +27,6 @@ from corsage.core.configuration.groups import (
     RunKeys,
     TrainKeys,
 )
-from corsage.core.configuration.held import Held, held, hold, importable, is_name
 from corsage.core.configuration.known_keys import (
     defaults,
     keys_of_algorithms,
@@ -37,7 +37,6 @@ from corsage.core.configuration.server_keys import ServerKeys
 from corsage.core.errors import ConfigError
 from corsage.core.keys import Keys, Value, flatten, names, nearest, read
 from corsage.core.measures import measures_named
-from corsage.core.paths import AUTO
 from corsage.core.registry import (
     ALGORITHMS,
     DATASETS,
@@ -46,6 +45,7 @@ from corsage.core.registry import (
     keys_class,
     source,
 )
+from corsage.core.training_paths import AUTO
 
 RETIRED: dict[str, str] = {
     "fedrep-heads=own": "say strategy=fedrep",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from corsage.core.keys import Keys, convert, key
-from corsage.core.paths import AUTO
 from corsage.core.registry import DATASETS
+from corsage.core.training_paths import AUTO
 
 FEDERATED, BY_USER, UNSCALED = "federated", "user", "none"
 SCALE_CHOICES = (FEDERATED, BY_USER, UNSCALED)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_args
 
-from corsage.core.configuration.groups import GROUPS
+from corsage.core.configuration.key_groups import GROUPS
 from corsage.core.configuration.keywords import Keywords
 from corsage.core.keys import Own, Value, flatten, kebab
 from corsage.core.registry import ALGORITHMS, DATASETS, source

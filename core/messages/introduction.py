@@ -32,7 +32,7 @@ from corsage.core.messages.wire import FINGERPRINT, MOST_MODEL_CLASSES, Sides
 from corsage.core.registry import attached
 
 if TYPE_CHECKING:
-    from corsage.core.tables.columns import TableFacts
+    from corsage.core.tables.column_facts import TableFacts
 
 MOST_HOSTED_USERS = 1_000_000
 """Users of one node: a simulation of all users of the largest data set is one node."""

@@ -10,8 +10,8 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from corsage.core.arrays import Array, Arrays, Floats, Ints
-from corsage.core.blocks import mean_of
 from corsage.core.errors import Refused, line
+from corsage.core.finite_pieces import mean_of
 from corsage.core.messages.encoding import encode, payload
 from corsage.core.messages.fields import (
     LARGEST_WHOLE,

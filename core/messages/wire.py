@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord
 
-from corsage.core.configuration.groups import DataKeys, ModelKeys, TrainKeys
+from corsage.core.configuration.key_groups import DataKeys, ModelKeys, TrainKeys
 from corsage.core.errors import ConfigError, Refused
 from corsage.core.keys import Keys, NoKeys, flatten, kebab, names, read
 from corsage.core.messages.fields import (

@@ -4,7 +4,7 @@ This attaches to the messages and to the opening of a run, where some node has a
 """
 
 from corsage.core.tables.agreement import misfit, policy_of
-from corsage.core.tables.columns import MOST_TABLE_TEXT, BadColumns, TableFacts, read_facts
+from corsage.core.tables.column_facts import MOST_TABLE_TEXT, BadColumns, TableFacts, read_facts
 from corsage.core.tables.preparation import Preparation
 
 __all__ = [

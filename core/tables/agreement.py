@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from corsage.core.configuration.data_keys import FEDERATED
 from corsage.core.errors import DataError
-from corsage.core.tables.columns import (
+from corsage.core.tables.column_facts import (
     CATEGORY,
     EMPTY,
     MISSING_LEVEL,

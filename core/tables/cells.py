@@ -11,7 +11,7 @@ import numpy as np
 
 from corsage.core.arrays import Array, Floats
 from corsage.core.errors import DataError
-from corsage.core.tables.columns import CATEGORY, MISSING_LEVEL, in_order, is_missing
+from corsage.core.tables.column_facts import CATEGORY, MISSING_LEVEL, in_order, is_missing
 
 if TYPE_CHECKING:
     from corsage.core.tables.preparation import Column

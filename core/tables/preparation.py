@@ -21,7 +21,7 @@ from corsage.core.arrays import Array, Floats, Ints
 from corsage.core.configuration.data_keys import UNSCALED
 from corsage.core.errors import DataError
 from corsage.core.tables.cells import coded, number, word_of
-from corsage.core.tables.columns import CATEGORY, MISSING_LEVEL, NUMBER, Moments
+from corsage.core.tables.column_facts import CATEGORY, MISSING_LEVEL, NUMBER, Moments
 
 MOST_SCALE = 1e300
 """No scale is larger."""

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from corsage.core.configuration.data_keys import MISSING_CHOICES, SCALE_CHOICES
-from corsage.core.tables.columns import (
+from corsage.core.tables.column_facts import (
     CATEGORY,
     MOST_COLUMNS,
     NUMBER,

@@ -11,7 +11,7 @@ import numpy as np
 from corsage.core.arrays import Array, Floats
 from corsage.core.errors import DataError
 from corsage.core.tables.cells import empty, word_of
-from corsage.core.tables.columns import ColumnFacts
+from corsage.core.tables.column_facts import ColumnFacts
 from corsage.datasets.columns.typed import FREE_TEXT, Source, categories, numbers
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from corsage.core.arrays import Array, Bools, Floats
-from corsage.core.tables.columns import CATEGORY, ColumnFacts, Moments, TableFacts, in_order
+from corsage.core.tables.column_facts import CATEGORY, ColumnFacts, Moments, TableFacts, in_order
 from corsage.core.tables.preparation import of_numbers
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from corsage.core.arrays import Array, Floats
 from corsage.core.errors import DataError
-from corsage.core.tables.columns import (
+from corsage.core.tables.column_facts import (
     CATEGORY,
     EMPTY,
     LARGEST_CELL,

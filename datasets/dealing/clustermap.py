@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from corsage.core.errors import DataError
-from corsage.datasets.table import some
+from corsage.datasets.sample_table import some
 
 FORM = 'write {"user": "cluster", ...} or {"cluster": ["user", ...], ...}'
 

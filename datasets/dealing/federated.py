@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 
 from corsage.core.arrays import Arrays, Ints
-from corsage.core.configuration.groups import DataKeys
+from corsage.core.configuration.key_groups import DataKeys
 from corsage.core.errors import DataError
 from corsage.core.files import cache_root
 from corsage.core.registry import attached
 from corsage.core.seeding import generator
 from corsage.datasets.data_set import data_set, load_table, source_files
-from corsage.datasets.dealing import cache, clustermap, partitions
-from corsage.datasets.dealing.deal import Dealt, check_partition, deal, known_clusters
+from corsage.datasets.dealing import clustermap, partitions
+from corsage.datasets.dealing import data_cache as cache
+from corsage.datasets.dealing.dealt import Dealt, check_partition, deal, known_clusters
 from corsage.datasets.dealing.split import split_rows
+from corsage.datasets.sample_table import Table
 from corsage.datasets.shared_keys import CsvKeys, check_clusters
-from corsage.datasets.table import Table
 from corsage.datasets.user_data import NO_TESTS, FederatedData
 
 Facts = dict[str, Any]

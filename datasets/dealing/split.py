@@ -12,10 +12,10 @@ from operator import ge
 import numpy as np
 
 from corsage.core.arrays import Ints
-from corsage.core.configuration.groups import DataKeys
+from corsage.core.configuration.key_groups import DataKeys
 from corsage.core.errors import DataError
 from corsage.core.seeding import generator
-from corsage.datasets.table import Mask, Table
+from corsage.datasets.sample_table import Mask, Table
 
 
 def split_rows(table: Table, rows: Ints, user: str, keys: DataKeys, seed: int) -> tuple[Ints, Ints]:

@@ -11,13 +11,13 @@ import numpy as np
 from corsage.core.arrays import Array, Floats
 from corsage.core.errors import DataError
 from corsage.core.tables.cells import empty
-from corsage.core.tables.columns import NUMBER, NUMBERED_CLASSES, ColumnFacts
+from corsage.core.tables.column_facts import NUMBER, NUMBERED_CLASSES, ColumnFacts
 from corsage.datasets.columns.frame import label_column, typed_columns
 from corsage.datasets.columns.typed import class_note, id_note
-from corsage.datasets.given.samples import LABEL_NAMES
-from corsage.datasets.given.table import WHERE, are_numbers, table
+from corsage.datasets.given.given_samples import LABEL_NAMES
+from corsage.datasets.given.given_table import WHERE, are_numbers, table
 from corsage.datasets.given.wanted import Given
-from corsage.datasets.table import Table, chosen_features, some
+from corsage.datasets.sample_table import Table, chosen_features, some
 
 
 def is_frame(data: Any) -> bool:

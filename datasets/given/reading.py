@@ -10,14 +10,14 @@ import numpy as np
 
 from corsage.core.errors import ConfigError, DataError
 from corsage.datasets.given.framed import is_frame, of_frame
-from corsage.datasets.given.samples import (
+from corsage.datasets.given.given_samples import (
     Samples,
     is_hugging_face,
     samples_of,
 )
-from corsage.datasets.given.table import is_many, table, table_of, users_of
+from corsage.datasets.given.given_table import is_many, table, table_of, users_of
 from corsage.datasets.given.wanted import Given
-from corsage.datasets.table import Table
+from corsage.datasets.sample_table import Table
 
 
 def read(given: Given) -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from corsage.datasets.given.samples import Columns
+from corsage.datasets.given.given_samples import Columns
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from corsage.app.output.progress import Watcher
 from corsage.app.report import plots
 from corsage.core.arrays import Ints
 from corsage.core.configuration.config import Config
-from corsage.core.configuration.groups import DataKeys
+from corsage.core.configuration.key_groups import DataKeys
 from corsage.core.keys import kebab
 from corsage.core.seeding import generator
 from corsage.datasets import idx

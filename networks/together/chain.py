@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx, nn
 
-from corsage.networks.answers import output_of
+from corsage.networks.criterion import output_of
 from corsage.networks.inspection import running, training
 
 if TYPE_CHECKING:

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from corsage.core.arrays import Floats32
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from corsage.networks.batches import Examples, Order, Plan
 from corsage.networks.gradients import UserLosses
 from corsage.networks.local_training import Job
 from corsage.networks.network import Network
 from corsage.networks.rules import vectors_of
 from corsage.networks.together import stacked
-from corsage.networks.together.descent import descended, descended_by_rule, losses_of
+from corsage.networks.together.joint_descent import descended, descended_by_rule, losses_of
 
 Way = Callable[[Job, Floats32, list[int]], tuple[list[int], Tensor, Tensor | None]]
 MOST_TOGETHER = 32

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from corsage.networks.batches import Examples, Plan
 from corsage.networks.criterion import Criterion, Sloped
 from corsage.networks.network import Block, Network

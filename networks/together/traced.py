@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from corsage.networks import inspection
-from corsage.networks.answers import output_of
 from corsage.networks.batches import Examples, Order
+from corsage.networks.criterion import output_of
 from corsage.networks.gradients import BARE_KEYS, AutogradLosses
 from corsage.networks.inspection import as_channels_last
 from corsage.networks.network import Network

@@ -13,10 +13,10 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
-from corsage.core.configuration.groups import FederationKeys
+from corsage.core.configuration.key_groups import FederationKeys
 from corsage.core.known_devices import KnownDevices, Owner
 from corsage.core.messages.replies import Replies
-from corsage.core.tables.columns import TableFacts
+from corsage.core.tables.column_facts import TableFacts
 from corsage.strategies.devices.exchange import Exchange, exchange
 from corsage.strategies.devices.outlying import outlying
 from corsage.strategies.devices.owners import Owners, digest

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 
 from corsage.core.errors import line
-from corsage.core.tables.columns import MOST_COLUMNS, MOST_LEVELS, ColumnFacts, TableFacts
+from corsage.core.tables.column_facts import MOST_COLUMNS, MOST_LEVELS, ColumnFacts, TableFacts
 
 OUTLYING_TIMES = 1e6
 """Numbers so many times as large as those of most nodes are of another unit, or of none."""

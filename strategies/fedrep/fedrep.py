@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.keys import EPOCH_LIMIT, Keys, key
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.state import BodyState

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 from corsage.core.arrays import Arrays
 from corsage.core.configuration.config import Config
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.counts import Number
 from corsage.core.keys import Keys
 from corsage.core.messages.replies import Replies

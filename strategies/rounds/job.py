@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
 from corsage.core.configuration.config import Config
-from corsage.core.configuration.groups import ModelKeys, TrainKeys
+from corsage.core.configuration.key_groups import ModelKeys, TrainKeys
 from corsage.core.counts import Number
 from corsage.core.errors import RoundFailed, StatesGone
 from corsage.core.measures import GRADIENT_STEPS, USUAL_MEASURES, Measure, chosen, reported

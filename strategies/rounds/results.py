@@ -12,10 +12,9 @@ import numpy as np
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result as FlowerResult
 
-from corsage.core.configuration.groups import TENTH
+from corsage.core.configuration.key_groups import TENTH
 from corsage.core.counts import EXAMPLES
 from corsage.core.distribution import Spread, spread, worst_share
-from corsage.core.hurt import Hurt
 from corsage.core.measures import MEASURES
 from corsage.core.messages.replies import Replies
 from corsage.core.seeding import drawn_count
@@ -23,6 +22,7 @@ from corsage.strategies.rounds.judged import Baseline, Judged, Scored, judged
 from corsage.strategies.rounds.state import Progress, Traffic
 
 if TYPE_CHECKING:
+    from corsage.core.hurt import Hurt
     from corsage.strategies.rounds.base import Strategy
     from corsage.strategies.rounds.job import Job
 

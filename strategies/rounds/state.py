@@ -17,8 +17,8 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 import numpy as np
 
 from corsage.core.arrays import INFINITE, Arrays, Floats32
-from corsage.core.blocks import finite
 from corsage.core.errors import CheckpointError
+from corsage.core.finite_pieces import finite
 from corsage.strategies.rounds.ledger import Crowd, Ledger
 
 D = TypeVar("D")

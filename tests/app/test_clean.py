@@ -15,7 +15,7 @@ from corsage.app.run.status import RunLock
 from corsage.app.states.shelf import Kept
 from corsage.app.states.state_files import Files
 from corsage.core.files import sealed
-from corsage.datasets.dealing.cache import prepared_folders
+from corsage.datasets.dealing.data_cache import prepared_folders
 
 
 def stamp(folder: Path, when: float) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from corsage import Config, Ditto, simulate
-from corsage.core.configuration.held import held, hold
+from corsage.core.configuration.held_objects import held, hold
 from corsage.core.errors import ConfigError, DataError, ModelError
 from corsage.datasets.dealing.federated import simulated
 

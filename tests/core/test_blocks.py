@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from corsage.core import blocks
+from corsage.core import finite_pieces as blocks
 from corsage.core.messages.encoding import LARGE_ARRAY, as_sent, decode, encode
 
 LONG = 2 * blocks.PIECE_NUMBERS + 5

@@ -35,7 +35,7 @@ from corsage.core.messages.limits import Limits
 from corsage.core.messages.replies import Reply
 from corsage.core.messages.wire import Settings, Task, decode_task, encode_task
 from corsage.core.registry import ALGORITHMS
-from corsage.core.tables.columns import ColumnFacts, Moments, TableFacts
+from corsage.core.tables.column_facts import ColumnFacts, Moments, TableFacts
 from corsage.strategies import strategy_class
 from tests.core.test_wire import told
 from tests.support.federations import settings

@@ -11,7 +11,7 @@ import pytest
 
 from corsage.core.errors import DataError
 from corsage.core.tables.agreement import agreed, misfit
-from corsage.core.tables.columns import (
+from corsage.core.tables.column_facts import (
     CATEGORY,
     NUMBER,
     BadColumns,

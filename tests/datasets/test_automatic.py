@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from corsage.core.configuration.config import Config
-from corsage.core.configuration.groups import SOME_USERS
+from corsage.core.configuration.key_groups import SOME_USERS
 from corsage.core.registry import DATASETS
 from corsage.datasets.data_set import data_set
 from corsage.datasets.dealing.federated import simulated

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from corsage.core.configuration.config import Config
-from corsage.core.configuration.groups import DataKeys
+from corsage.core.configuration.key_groups import DataKeys
 from corsage.core.errors import DataError
 from corsage.core.rights import POSIX
-from corsage.datasets.dealing.cache import read_folder
+from corsage.datasets.dealing.data_cache import read_folder
 from corsage.datasets.dealing.federated import opened, simulated
 
 RIGHTS = pytest.mark.skipif(not POSIX, reason="this system's folders have no such rights")

@@ -14,7 +14,7 @@ from corsage.datasets import cifar, hub
 from corsage.datasets.data_set import load_table, source_files
 from corsage.datasets.dealing import federated
 from corsage.datasets.dealing.federated import simulated
-from corsage.datasets.table import model_input
+from corsage.datasets.sample_table import model_input
 from corsage.networks.training import to_tensors
 from tests.support.published import CIFAR, cifar_batches, records, write_cifar
 

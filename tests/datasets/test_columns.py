@@ -10,7 +10,7 @@ import pytest
 
 from corsage import simulate
 from corsage.core.errors import DataError
-from corsage.datasets.columns import cells as reading
+from corsage.datasets.columns import csv_cells as reading
 from corsage.datasets.data_set import load_table
 from corsage.datasets.shared_keys import CsvKeys
 from corsage.strategies.rounds.opening.first_data import check_data

@@ -15,7 +15,8 @@ from corsage.core.errors import ConfigError, DataError
 from corsage.core.files import cache_root
 from corsage.core.registry import data_keys
 from corsage.datasets import data_set, digits
-from corsage.datasets.dealing import cache, federated
+from corsage.datasets.dealing import data_cache as cache
+from corsage.datasets.dealing import federated
 from corsage.datasets.dealing.federated import check_users, on_device, simulated
 from corsage.datasets.shared_keys import CsvKeys
 

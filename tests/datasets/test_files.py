@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from corsage.core.configuration.config import Config
-from corsage.core.configuration.groups import DataKeys
+from corsage.core.configuration.key_groups import DataKeys
 from corsage.core.errors import ConfigError, DataError
 from corsage.datasets import hub, idx
 from corsage.datasets.data_set import load_table
+from corsage.datasets.sample_table import model_input
 from corsage.datasets.shared_keys import ColumnKeys, CsvKeys
-from corsage.datasets.table import model_input
 
 
 def write_idx(path, array, packed=False, magic=None, cut=0):

@@ -14,9 +14,9 @@ from corsage.datasets.data_set import load_table, source_files
 from corsage.datasets.dealing import federated, partitions
 from corsage.datasets.dealing.federated import on_device, simulated
 from corsage.datasets.femnist import FemnistKeys
+from corsage.datasets.sample_table import model_input
 from corsage.datasets.sent140 import Sent140Keys, embedded
 from corsage.datasets.shared_keys import CsvKeys
-from corsage.datasets.table import model_input
 from tests.support.federations import federate
 from tests.support.published import character, leaf, tweet, write_glove, write_json
 

@@ -13,7 +13,7 @@ from flwr.app import Message
 from corsage.core.configuration.config import Config
 from corsage.core.errors import DataError
 from corsage.core.tables.agreement import Policy
-from corsage.core.tables.columns import ColumnFacts, Moments, TableFacts
+from corsage.core.tables.column_facts import ColumnFacts, Moments, TableFacts
 from corsage.strategies import strategy_class
 from corsage.strategies.devices.outlying import outlying
 from tests.support.devices import Devices

@@ -19,12 +19,12 @@ from corsage.app.nodes.time_limit import TimeUp, time_limit
 from corsage.benchmarks.device.attacks import Attack
 from corsage.benchmarks.device.messages import honest
 from corsage.benchmarks.device.target import LIMITS, SECRET, Target
-from corsage.core.configuration.groups import ModelKeys, TrainKeys
+from corsage.core.configuration.key_groups import ModelKeys, TrainKeys
 from corsage.core.keys import names
 from corsage.core.messages.aboard import packed, split
 from corsage.core.messages.limits import Limits
 from corsage.core.registry import algorithm_keys
-from corsage.core.tables.columns import CATEGORY
+from corsage.core.tables.column_facts import CATEGORY
 from corsage.core.tables.preparation import Column, Preparation
 
 

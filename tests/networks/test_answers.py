@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from corsage import simulate
 from corsage.core.errors import ModelError
-from corsage.networks.answers import output_of
+from corsage.networks.criterion import output_of
 
 RNG = np.random.default_rng(0)
 USERS = [(RNG.random((20, 4), np.float32), np.arange(20) % 3) for _ in range(3)]

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from corsage.networks import local_training as doors
 from corsage.networks.batches import Examples
 from corsage.networks.network import Network
-from corsage.networks.together import choice
+from corsage.networks.together import path_choice as choice
 from corsage.networks.together.slots import Slot, State
 from tests.support.together import IMAGES, KEYS, MODELS
 

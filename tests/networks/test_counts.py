@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from scipy.special import expit, softmax
 from sklearn import metrics as sk
 
-from corsage.core.configuration.groups import ModelKeys
+from corsage.core.configuration.key_groups import ModelKeys
 from corsage.core.errors import ConfigError
 from corsage.core.measures import MEASURES, Measure, chosen, reported
 from corsage.networks.batches import Examples, Units
 from corsage.networks.criterion import CROSS_ENTROPY, Criterion, criterion_of
-from corsage.networks.evaluation import score
+from corsage.networks.user_scores import score
 
 Matrix = NDArray[np.float64]
 OF_CLASSES = [measure for measure in MEASURES.values() if measure.classes]

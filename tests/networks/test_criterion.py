@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corsage.core.configuration.groups import ModelKeys, TrainKeys
+from corsage.core.configuration.key_groups import ModelKeys, TrainKeys
 from corsage.core.errors import ConfigError, ModelError
 from corsage.networks import local_training as doors
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
 from corsage.networks.criterion import CROSS_ENTROPY, criterion_of
-from corsage.networks.evaluation import evaluate, evaluate_models
 from corsage.networks.gradients import training
 from corsage.networks.network import Network
 from corsage.networks.together import parts as together
 from corsage.networks.together import stacked
 from corsage.networks.together.stacked_gradients import StackedLosses
 from corsage.networks.training import batches, sgd, to_tensors
+from corsage.networks.user_scores import evaluate, evaluate_models
 
 DELTA = 0.7
 # The mean loss of a batch as torch has it, or as its paper writes it.

@@ -12,15 +12,15 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from corsage.core.configuration.groups import ModelKeys, TrainKeys
+from corsage.core.configuration.key_groups import ModelKeys, TrainKeys
 from corsage.networks import local_training as doors
 from corsage.networks.augment import Views
 from corsage.networks.batches import Examples, Plan, on_device
 from corsage.networks.build import build_network
 from corsage.networks.gradients import in_groups
 from corsage.networks.network import Network
-from corsage.networks.objective import Objective
 from corsage.networks.training import batches, to_tensors
+from corsage.networks.training_objective import Objective
 
 WAITS = {
     *("cpu", "numpy", "item", "tolist", "__bool__", "__float__", "__int__", "__index__"),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corsage.core.configuration.groups import ModelKeys, TrainKeys
+from corsage.core.configuration.key_groups import ModelKeys, TrainKeys
 from corsage.networks import training, vector
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network

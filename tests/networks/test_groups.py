@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.errors import ModelError
 from corsage.networks import local_training as doors
 from corsage.networks.batches import Examples
-from corsage.networks.groups import Words
 from corsage.networks.network import Network
+from corsage.networks.parameter_groups import Words
 from corsage.networks.training import batches
 
 X = torch.linspace(-1, 1, 5 * 6).reshape(5, 6)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from corsage.core.configuration.groups import ModelKeys
+from corsage.core.configuration.key_groups import ModelKeys
 from corsage.core.errors import ModelError
 from corsage.networks.build import build_network
 from corsage.networks.network import Network

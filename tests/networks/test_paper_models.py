@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from corsage.app import command
-from corsage.core.configuration.groups import ModelKeys, TrainKeys
+from corsage.core.configuration.key_groups import ModelKeys, TrainKeys
 from corsage.core.errors import ModelError
 from corsage.datasets.dealing import federated
 from corsage.networks.batches import Examples

@@ -11,15 +11,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from corsage.core.configuration.groups import ModelKeys, TrainKeys
+from corsage.core.configuration.key_groups import ModelKeys, TrainKeys
 from corsage.networks import local_training as doors
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
 from corsage.networks.network import Network
-from corsage.networks.objective import Objective, class_weights
 from corsage.networks.pull import Pull
 from corsage.networks.rules import Momentum, clip, rule_of, update_rule
 from corsage.networks.training import StepLoss, batches, pulled_sgd, sgd
+from corsage.networks.training_objective import Objective, class_weights
 
 MODELS = {"linear": (6,), "mlp": (6,), "lenet": (1, 12, 12)}
 SIZES = [11, 4, 9]

@@ -12,17 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from corsage.networks import local_training as doors
 from corsage.networks.augment import Views
 from corsage.networks.batches import Examples
 from corsage.networks.gradients import AutogradLosses, in_groups, training
 from corsage.networks.network import Network
-from corsage.networks.objective import Objective
 from corsage.networks.pull import Pull
-from corsage.networks.together import choice, parts
-from corsage.networks.together.descent import losses_of
+from corsage.networks.together import parts
+from corsage.networks.together import path_choice as choice
+from corsage.networks.together.joint_descent import losses_of
 from corsage.networks.together.traced import TracedLosses
+from corsage.networks.training_objective import Objective
 from tests.networks.test_gradients import plain_work
 from tests.networks.test_training import loop, orders_for, rows_for
 from tests.support.together import IMAGES, KEYS, MODELS, VECTORS, examples, network_of

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from corsage.networks import local_training as doors
-from corsage.networks.groups import Words
 from corsage.networks.network import Network
+from corsage.networks.parameter_groups import Words
 from corsage.networks.pull import Pull
-from corsage.networks.together import choice
+from corsage.networks.together import path_choice as choice
 from corsage.networks.training import batches
 from tests.networks.test_training import orders_for, rows_for
 from tests.support.together import (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from corsage.core.configuration.groups import ModelKeys
+from corsage.core.configuration.key_groups import ModelKeys
 from corsage.core.errors import ModelError
 from corsage.networks.build import build_network
 

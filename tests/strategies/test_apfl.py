@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from corsage.clients.apfl import Mixture
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from tests.support.quadratic import Quadratics
 
 

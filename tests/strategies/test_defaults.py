@@ -9,7 +9,7 @@ import pytest
 
 from corsage import simulate
 from corsage.core.configuration.config import Config
-from corsage.core.configuration.groups import DECAY, TABLE_DECAY, FederationKeys
+from corsage.core.configuration.key_groups import DECAY, TABLE_DECAY, FederationKeys
 from corsage.core.errors import ConfigError
 from corsage.core.seeding import drawn_count
 from corsage.strategies import strategy_class

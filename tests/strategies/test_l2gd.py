@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.errors import ConfigError
 from corsage.core.seeding import generator
 from corsage.strategies.l2gd import L2GDKeys, aggregate, coins, contraction, falls

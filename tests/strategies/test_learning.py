@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from corsage.core.configuration.config import Config
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.errors import ConfigError, ModelError
 from corsage.networks.augment import Views
-from corsage.networks.objective import Objective, class_weights
 from corsage.networks.training import StepLoss, sgd
+from corsage.networks.training_objective import Objective, class_weights
 from tests.support.federations import CONVEX, federate, reference, same_arrays
 from tests.support.plain_steps import SCHEDULES
 from tests.support.reference import (

@@ -13,7 +13,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from corsage.clients.perfedavg import meta_steps
-from corsage.core.configuration.groups import ModelKeys, TrainKeys
+from corsage.core.configuration.key_groups import ModelKeys, TrainKeys
 from corsage.core.errors import ModelError
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
@@ -24,9 +24,9 @@ from corsage.networks.gradients import (
     training,
 )
 from corsage.networks.network import Network
-from corsage.networks.objective import Objective
 from corsage.networks.together import stacked
 from corsage.networks.together.stacked_gradients import StackedLosses
+from corsage.networks.training_objective import Objective
 from corsage.strategies.perfedavg import PerFedAvgKeys
 from tests.support.plain_steps import EPOCHS, perfedavg, played
 from tests.support.quadratic import Quadratics

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from corsage.clients.base import Got, Sent
 from corsage.clients.scaffold import ScaffoldClient, gradients_taken
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from corsage.networks.batches import Examples
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback

@@ -15,15 +15,15 @@ from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.app.run import recorder
 from corsage.core.configuration.config import Config
-from corsage.core.configuration.groups import ModelKeys
+from corsage.core.configuration.key_groups import ModelKeys
 from corsage.core.errors import ConfigError, ModelError, Refused
 from corsage.core.messages.fields import declared
 from corsage.core.messages.limits import Limits
 from corsage.core.messages.wire import Settings
 from corsage.networks.local_training import network_on_its_path
-from corsage.networks.together import choice
-from corsage.networks.together.choice import Choice
-from corsage.networks.together.descent import descended
+from corsage.networks.together import path_choice as choice
+from corsage.networks.together.joint_descent import descended
+from corsage.networks.together.path_choice import Choice
 from tests.support.federations import federate, same_arrays
 from tests.support.resuming import Resume, Stop
 

@@ -11,7 +11,7 @@ from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.app.simulation import simulate
 from corsage.core.configuration.config import Config
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.registry import ALGORITHMS
 from corsage.strategies import strategy_class
 from corsage.strategies.effort import as_set, effort, said, unequal, whole_steps, with_budget

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from corsage.core.configuration.groups import ServerKeys
+from corsage.core.configuration.key_groups import ServerKeys
 from corsage.core.seeding import generator
 from corsage.datasets.dealing.federated import FederatedData
 from corsage.networks.training import batches

@@ -14,7 +14,7 @@ from corsage.core.configuration.config import Config
 from corsage.core.messages.encoding import decode
 from corsage.core.seeding import generator
 from corsage.datasets.dealing.federated import simulated
-from corsage.datasets.table import model_input
+from corsage.datasets.sample_table import model_input
 from corsage.datasets.user_data import FederatedData
 from corsage.networks.build import build_network
 from corsage.networks.training import batches

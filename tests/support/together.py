@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from corsage.networks.batches import Examples
-from corsage.networks.groups import Words
 from corsage.networks.network import Network
+from corsage.networks.parameter_groups import Words
 
 KEYS = TrainKeys(lr=0.1, momentum=0.5, weight_decay=1e-2, batch_size=4)
 VECTORS, WORDS, IMAGES = (6,), (5, 4), (2, 8, 8)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from corsage.core.configuration.groups import ModelKeys
+from corsage.core.configuration.key_groups import ModelKeys
 from corsage.core.errors import ConfigError
 from corsage.strategies.known_clusters.clusters.strengths import (
     AUTO,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corsage.core.arrays import Array, Floats, Ints
-from corsage.core.configuration.groups import RobustKeys
+from corsage.core.configuration.key_groups import RobustKeys
 from corsage.core.errors import ConfigError
 from corsage.core.messages.replies import Replies
 from corsage.core.registry import attached

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from corsage.core.configuration.train_keys import LEARNING, LOSS
 from corsage.core.errors import ConfigError, ModelError
-from corsage.core.paths import CHOICES, LAYERS
 from corsage.core.registry import attached
+from corsage.core.training_paths import CHOICES, LAYERS
 
 if TYPE_CHECKING:
-    from corsage.core.configuration.groups import TrainKeys
+    from corsage.core.configuration.key_groups import TrainKeys
     from corsage.networks.network import Network
     from corsage.strategies.rounds.base import Strategy
     from corsage.strategies.rounds.job import Job
@@ -45,7 +45,7 @@ def check_samples(strategy: Strategy[Any, Any], network: Network) -> None:
     """
     from torch import zeros
 
-    from corsage.networks.running import refuses_one
+    from corsage.networks.run_modes import refuses_one
 
     job, train = strategy.job, strategy.config.train
     steps = strategy.epochs(train, strategy.keys)

@@ -15,7 +15,7 @@ from corsage.app.command import run
 from corsage.app.report import document as report
 from corsage.app.report import result_fields as fields
 from corsage.app.report.words import without_tests
-from corsage.core.configuration.groups import GROUPS
+from corsage.core.configuration.key_groups import GROUPS
 from corsage.core.configuration.known_keys import OF_SOME, known_keys
 from corsage.core.keys import Value
 from corsage.core.measures import RMSE

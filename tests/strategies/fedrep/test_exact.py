@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from corsage.core.errors import ConfigError, ModelError
 from corsage.networks.batches import Examples
-from corsage.networks.evaluation import all_features
 from corsage.networks.exact import exact_heads
+from corsage.networks.user_scores import all_features
 from corsage.solvers.known_clusters.variances.shared_rows import Rows, fit, possible
 from corsage.strategies.fedrep.exact_sums import ONE_HOT
 from corsage.strategies.fedrep.fedrep_exact import FedRepExact

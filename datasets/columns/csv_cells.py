@@ -17,7 +17,7 @@ import numpy as np
 
 from corsage.core.arrays import Floats
 from corsage.core.errors import DataError
-from corsage.core.tables.columns import is_missing
+from corsage.core.tables.column_facts import is_missing
 from corsage.datasets.columns.dialect import DIALECT_ROWS, ENCODING, Dialect, rows
 
 CHUNK_ROWS = 4096

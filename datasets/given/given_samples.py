@@ -13,7 +13,7 @@ import numpy as np
 
 from corsage.core.arrays import Array
 from corsage.core.errors import DataError
-from corsage.datasets.table import some
+from corsage.datasets.sample_table import some
 
 LABEL_NAMES = ("label", "labels", "y", "target", "fine_label")
 """Columns that are taken for the label if none is named."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from corsage.core.arrays import Floats32
-from corsage.core.configuration.groups import TrainKeys
+from corsage.core.configuration.key_groups import TrainKeys
 from corsage.networks.batches import Examples, Order
 from corsage.networks.gradients import (
     BARE_KEYS,

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from corsage.core.configuration.groups import ModelKeys, TrainKeys
+from corsage.core.configuration.key_groups import ModelKeys, TrainKeys
 from corsage.core.errors import ModelError
-from corsage.core.paths import AUTO, LAYERS, PATHS, TOGETHER_USERS, Choice, Path
 from corsage.core.seeding import generator
+from corsage.core.training_paths import AUTO, LAYERS, PATHS, TOGETHER_USERS, Choice, Path
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network, refusing, seeded
 from corsage.networks.gradients import (

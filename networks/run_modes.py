@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from corsage.core.errors import ONE_SAMPLE, ModelError
 from corsage.networks import batch_norm
-from corsage.networks.answers import output_of
-from corsage.networks.groups import Names, Owners, Words, few, owners
+from corsage.networks.criterion import output_of
+from corsage.networks.parameter_groups import Names, Owners, Words, few, owners
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corsage.core.arrays import Ints
-from corsage.core.configuration.groups import DataKeys
+from corsage.core.configuration.key_groups import DataKeys
 from corsage.core.errors import ConfigError, DataError
 from corsage.core.registry import DATASETS
 from corsage.core.seeding import generator
 from corsage.datasets.data_set import check_keys, data_set
 from corsage.datasets.dealing import clustermap, partitions
+from corsage.datasets.sample_table import Table
 from corsage.datasets.shared_keys import ColumnKeys, LabelKeys
-from corsage.datasets.table import Table
 
 # The partitions with an option for lognormal sizes, and those that do not ask for labels.
 SIZED = ("iid", "shards", "classes", "consecutive")

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from corsage.core.arrays import Array, Ints
 from corsage.core.errors import DataError
 from corsage.core.tables.cells import empty, word_of
-from corsage.core.tables.columns import NUMBER, NUMBERED_CLASSES, ColumnFacts, TableFacts
+from corsage.core.tables.column_facts import NUMBER, NUMBERED_CLASSES, ColumnFacts, TableFacts
 from corsage.datasets.columns.typed import Source, categories
-from corsage.datasets.given.samples import Columns, Samples, is_data_set, samples_of
+from corsage.datasets.given.given_samples import Columns, Samples, is_data_set, samples_of
 from corsage.datasets.npzfile import check_samples, is_table, refuse_unheld
 from corsage.datasets.npzfile import samples as checked
-from corsage.datasets.table import (
+from corsage.datasets.sample_table import (
     Mask,
     Table,
     check_labels,

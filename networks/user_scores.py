@@ -14,9 +14,9 @@ from torch import Tensor
 from corsage.core.arrays import Array, Floats, Floats32, Ints
 from corsage.core.measures import Measure
 from corsage.networks.batches import Examples
-from corsage.networks.counts import Outcome, counts, nothing
 from corsage.networks.criterion import Criterion
 from corsage.networks.network import Network
+from corsage.networks.outcome_counts import Outcome, counts, nothing
 
 
 @dataclass(frozen=True)

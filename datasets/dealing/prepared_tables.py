@@ -9,7 +9,7 @@ import numpy as np
 from corsage.core.arrays import Array, Floats
 from corsage.core.configuration.data_keys import BY_USER
 from corsage.core.errors import DataError
-from corsage.core.tables.columns import CATEGORY, EMPTY, NUMBERED_CLASSES
+from corsage.core.tables.column_facts import CATEGORY, EMPTY, NUMBERED_CLASSES
 from corsage.core.tables.preparation import Preparation
 from corsage.datasets.user_data import FederatedData, OwnScales
 

@@ -13,7 +13,7 @@ from corsage.core.arrays import Array, Floats32, Ints, PerChannel, along_channel
 from corsage.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from corsage.core.tables.columns import TableFacts
+    from corsage.core.tables.column_facts import TableFacts
 
 Numbers = NDArray[np.float64]
 Mask = NDArray[np.bool_]
