@@ -53,26 +53,6 @@ def rows_for(net, users, seed=0):
     return (net.initial + 0.05 * noise).astype(np.float32)
 
 
-def torch_sgd(net, x, y, order, part, keys):
-    """The same by torch.optim.SGD with parameter groups."""
-    trained = [b.tensor for b in net.blocks_of(part)]
-    for b in net.blocks:
-        b.tensor.requires_grad_(any(b.tensor is t for t in trained))
-    net.vector.active = None
-    decayed = [p for p in trained if p.dim() > 1]
-    plain = [p for p in trained if p.dim() == 1]
-    groups = [
-        {"params": decayed, "weight_decay": keys.weight_decay},
-        {"params": plain, "weight_decay": 0.0},
-    ]
-    opt = torch.optim.SGD(groups, lr=keys.lr, momentum=keys.momentum)
-    for rows in order:
-        opt.zero_grad(set_to_none=False)
-        F.cross_entropy(net.module(x[rows]), y[rows]).backward()
-        opt.step()
-    return net.get(net.whole)
-
-
 def test_batches_are_permutations_with_the_short_one_kept():
     steps = batches(np.random.default_rng(0), 11, 3, 4)
     assert [len(b) for b in steps] == [4, 4, 3] * 3
@@ -91,24 +71,6 @@ def test_to_tensors():
     assert (raw == 1).all()
 
 
-@pytest.mark.parametrize("model", list(MODELS))
-@pytest.mark.parametrize("part", ["whole", "body", "head"])
-@pytest.mark.parametrize(("momentum", "decay"), [(0.5, 1e-2), (0.0, 0.0), (0.9, 0.0), (0.0, 0.1)])
-def test_sgd_is_torchs(model, part, momentum, decay):
-    net = net_of(model)
-    if model == "linear" and part == "body":
-        return
-    keys = TrainKeys(lr=0.1, momentum=momentum, weight_decay=decay)
-    data = examples([11], MODELS[model])
-    order = orders_for([11], 2, 4)[0]
-    net.set(net.whole, net.initial)
-    wanted = torch_sgd(net, data.x, data.y, order, getattr(net, part), keys)
-    net.set(net.whole, net.initial)
-    sgd(net, (data.x, data.y), order, getattr(net, part), keys)
-    np.testing.assert_allclose(net.get(net.whole), wanted, atol=1e-6)
-    assert np.abs(wanted - net.initial).max() > 1e-3
-
-
 def test_frozen_part_is_bitwise_unchanged_even_after_momentum():
     net = net_of()
     data, order = examples([12], (6,)), orders_for([12], 3, 4)[0]
@@ -121,19 +83,6 @@ def test_frozen_part_is_bitwise_unchanged_even_after_momentum():
     sgd(net, (data.x, data.y), order, net.body, KEYS)
     np.testing.assert_array_equal(net.get(net.head), head)
     assert not np.array_equal(net.get(net.body), body)
-
-
-def test_momentum_is_fresh_in_each_call():
-    net = net_of()
-    data = examples([4], (6,))
-    order = [np.arange(4)]
-    net.set(net.whole, net.initial)
-    sgd(net, (data.x, data.y), order, net.whole, KEYS)
-    first = net.get(net.whole)
-    sgd(net, (data.x, data.y), order, net.whole, KEYS)
-    net.set(net.whole, net.initial)
-    sgd(net, (data.x, data.y), order, net.whole, KEYS)
-    np.testing.assert_array_equal(net.get(net.whole), first)
 
 
 def test_frozen_running_statistics_stay():
@@ -185,28 +134,6 @@ def test_adjust_changes_the_gradient_in_place():
 
     sgd(net, (data.x, data.y), [np.arange(4)], net.head, keys, adjust=pull)
     np.testing.assert_allclose(net.get(net.head), 0.9 * net.initial[net.head], rtol=1e-6)
-
-
-@pytest.mark.parametrize("model", list(MODELS))
-@pytest.mark.parametrize(("momentum", "decay"), [(0.5, 1e-2), (0.0, 1e-2)])
-def test_users_together_are_the_loop(model, momentum, decay):
-    net, keys = net_of(model), TrainKeys(lr=0.1, momentum=momentum, weight_decay=decay)
-    sizes = [9, 1, 4, 14, 3, 8, 6, 2, 5, 10, 7, 12]
-    data = examples(sizes, MODELS[model])
-    orders = orders_for(sizes, [2, 1, 0, 3] * 3, 4)
-    rows = rows_for(net, len(sizes))
-    body = rows[0, net.body]
-    rows[:, net.body] = body
-    heads = rows[:, net.head]
-    assert together.users_together(net, net.whole) > 0
-    for got, part in (
-        (doors.train_heads(net, body, heads, data, orders, keys), net.head),
-        (doors.train_bodies(net, body, heads, data, orders, keys), net.body),
-        (doors.train_models(net, rows, data, orders, keys), net.whole),
-    ):
-        wanted = loop(net, rows, part, data, orders, keys)
-        np.testing.assert_allclose(got, wanted, atol=1e-5)
-        np.testing.assert_array_equal(got[2], rows[2, part])
 
 
 def test_models_may_start_from_one_vector():
