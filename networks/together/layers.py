@@ -57,7 +57,10 @@ class Trained:
         pull: tuple[Drift, Drift] | None = None,
     ) -> None:
         self.w, self.b, self.keys, self.trained = w, b, keys, trained
-        self.dw, self.db = pull or (Drift(keys.decay) if keys.decay else None, None)
+        self.dw: Drift | None = Drift(keys.decay) if keys.decay else None
+        self.db: Drift | None = None
+        if pull is not None:
+            self.dw, self.db = pull
         self.mw = torch.zeros_like(w) if trained and keys.momentum else None
         self.mb = torch.zeros_like(b) if trained and keys.momentum and b is not None else None
         self.h = w
