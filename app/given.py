@@ -39,7 +39,7 @@ class Data:
         return {**{k: v for k, v in keywords.items() if k not in said}, **own}
 
 
-NO_DATA = Data({})
+NOTHING_GIVEN = Data({})
 
 
 def data_of(
@@ -58,7 +58,7 @@ def data_of(
         data = arrays
     if data is None:
         refuse_idle(named)
-        return NO_DATA
+        return NOTHING_GIVEN
     if "dataset" in keys:
         raise ConfigError(f"dataset={keys['dataset']}: data are given too; leave one of them out.")
     if isinstance(data, str | Path):

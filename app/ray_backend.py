@@ -20,7 +20,7 @@ from flwr.supercore import log
 
 from corsage.app.ray_engine import replaced
 from corsage.core.errors import NodeError
-from corsage.strategies.devices.sizes import Carrier
+from corsage.strategies.rounds.sizes import Carrier
 
 MOST_DEATHS = 3
 """Workers that may die of a message, until it is the message's fault."""

@@ -21,7 +21,7 @@ from typing import Any
 from flwr.supercore import log
 
 from corsage.app import reaper
-from corsage.strategies.devices.sizes import MB, Load
+from corsage.strategies.rounds.sizes import MB, Load
 
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """With 0, Ray's processes take the loopback for the address of this machine, on any system."""
@@ -29,7 +29,7 @@ UNUSED = "start_monitor", "start_log_monitor", "start_api_server"
 """How Ray starts what a single machine and a single run have no use for."""
 FULL_DISK = 0.95
 """The share of a disk beyond which Ray puts nothing more there (local_fs_capacity_threshold)."""
-NO_LIMIT = 2**62
+UNBOUNDED = 2**62
 
 
 def shut() -> None:
@@ -162,7 +162,7 @@ def store_of(workers: int, nodes: int) -> RayStore:
     found = ray.nodes()  # type: ignore[no-untyped-call]
     stores = [node["Resources"].get("object_store_memory", 0) for node in found]
     node = getattr(worker, "_global_node", None)
-    disk = NO_LIMIT
+    disk = UNBOUNDED
     if node is not None and len(stores) == 1:
         usage = shutil.disk_usage(node.get_temp_dir_path())
         disk = max(0, usage.free - usage.total + int(FULL_DISK * usage.total))

@@ -160,11 +160,11 @@ def study_here(strategies: str, values: Mapping[str, Any], progress: bool) -> St
 
 def done_here(grid: Grid, cell: Cell) -> Done:
     """One run, as a study's folder would have it."""
-    from corsage.app.given import NO_DATA
+    from corsage.app.given import NOTHING_GIVEN
     from corsage.app.simulation import compared, prepared
 
     keys = {name.replace("-", "_"): value for name, value in grid.keys(cell).items()}
-    strategies = prepared([str(keys.pop("strategy"))], NO_DATA, keys, progress=False)
+    strategies = prepared([str(keys.pop("strategy"))], NOTHING_GIVEN, keys, progress=False)
     config = strategies[0].config
     found = compared(strategies, progress=False)
     failed = {name: in_a_line(error) for name, error in found.failed.items()}

@@ -1,4 +1,4 @@
-"""What an engine costs beyond the users' own work: milliseconds a message, seconds a round.
+"""Cost of an engine beyond the users' own work: milliseconds a message, seconds a round.
 
 Each reply says how long its client's `fit` or `evaluate` took. What a round takes on top of that
 is the engine, the strategy, the client app, and the keeping of personal states. In process, CPU

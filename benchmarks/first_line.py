@@ -1,4 +1,4 @@
-"""How long the console command is silent: seconds from a process's start to its first line.
+"""Silence of the console command: seconds from a process's start to its first line.
 
 Cold means that the files of all that it loads were dropped from the system's cache before, as after
 a start of the machine (Linux; files that other processes have in use stay).

@@ -1,4 +1,4 @@
-"""What Ray costs beside this process: to start, to hold, and for a message.
+"""Cost of Ray beside this process: to start, to hold, and for a message.
 
 The same small run on both engines, with few and with many rounds, each as a process of its own. All
 that descends from it is sampled five times a second: CPU seconds, and the proportional set size (a

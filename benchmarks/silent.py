@@ -1,4 +1,4 @@
-"""What silent devices cost: rounds of six devices of which three never reply, in round times.
+"""Cost of silent devices: rounds of six devices of which three never reply, in round times.
 
 The devices work for real, at the same time as each other, by a clock that passes only when the
 server waits: a device takes 15 s for training, 8 s for an evaluation, 5 s to introduce itself, as

@@ -1,4 +1,4 @@
-"""What keeping users' personal states costs: SQLite beside the layouts that were not chosen.
+"""Cost of keeping users' personal states: SQLite beside the layouts that were not chosen.
 
 A round loads a state of every user that takes part, and keeps a new one beside those that the
 server's checkpoints hold. Only that is measured, with the heads of FedRep: nobody trains.

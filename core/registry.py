@@ -132,7 +132,7 @@ ATTACHED: dict[str, str] = {
     "report": "app.report.document",
     "riding": "strategies.devices.riding",
     "robust": "core.robust",
-    "sizes": "strategies.devices.sizes",
+    "sizes": "strategies.rounds.sizes",
     "studies": "app.studies.performing",
     "summed tables": "datasets.columns.summed",
     "tables": "core.tables",

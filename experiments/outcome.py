@@ -1,4 +1,4 @@
-"""What an experiment is, and what it comes to: figures beside those of the paper or reference."""
+"""Outcome of an experiment: figures beside those of the paper or reference."""
 
 from __future__ import annotations
 

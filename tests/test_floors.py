@@ -169,7 +169,7 @@ DEVICES = "import corsage.strategies.devices.devices"
     [
         (SIMULATION, "corsage.strategies.devices"),
         (SIMULATION, "corsage.strategies.devices.riding"),
-        (SIMULATION, "corsage.strategies.devices.sizes"),
+        (SIMULATION, "corsage.strategies.rounds.sizes"),
         (DEVICES, "corsage.strategies.rounds"),
     ],
 )

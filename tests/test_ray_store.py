@@ -11,8 +11,8 @@ import pytest
 
 from corsage.app import engines, ray_engine
 from corsage.app.command import run
-from corsage.app.ray_engine import NO_LIMIT, RayStore, store_of
-from corsage.strategies.devices.sizes import Load
+from corsage.app.ray_engine import UNBOUNDED, RayStore, store_of
+from corsage.strategies.rounds.sizes import Load
 
 Usage = namedtuple("Usage", "total used free")
 WORDS = ["strategy=fedavg", "num-users=4", "num-rounds=1", "hidden=16", "fine-tune-epochs=0"]
@@ -35,9 +35,9 @@ def test_memory_and_disk_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> Non
     connected(monkeypatch, [500.0], "/somewhere")
     assert store_of(4, nodes=3) == RayStore(500, 250, workers=3)
     connected(monkeypatch, [500.0, 400.0], "/somewhere")
-    assert store_of(2, nodes=3) == RayStore(400, NO_LIMIT, workers=2)
+    assert store_of(2, nodes=3) == RayStore(400, UNBOUNDED, workers=2)
     connected(monkeypatch, [500.0], None)
-    assert store_of(2, nodes=3) == RayStore(500, NO_LIMIT, workers=2)
+    assert store_of(2, nodes=3) == RayStore(500, UNBOUNDED, workers=2)
 
 
 def test_as_many_messages_as_workers_are_under_way() -> None:
@@ -63,4 +63,4 @@ def test_a_run_on_ray_that_its_store_does_not_hold_ends_in_one_line(
     assert run(words, "") != 0
     said = capsys.readouterr().err
     assert "MB of disk: make room in Ray's temporary folder" in said and "Traceback" not in said
-    assert found[0].memory > 10**7 and 0 <= found[0].disk < NO_LIMIT
+    assert found[0].memory > 10**7 and 0 <= found[0].disk < UNBOUNDED

@@ -21,7 +21,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from corsage.app.deployment.holding import Holding, node_of
+from corsage.app.deployment.holding import Holding, is_own, node_of
 from corsage.app.output.usage import command, number, read_options
 from corsage.core.errors import ConfigError, CorsageError
 
@@ -189,22 +189,6 @@ def is_short(headers: Headers, most: int) -> bool:
 def passes(name: bytes) -> bool:
     """True if a header of a call is the SuperLink's business."""
     return name in HEARD or name.startswith(b"flwr-")
-
-
-def is_own(content: bytes) -> bool:
-    """True if all replies that a device pushes are its own.
-
-    The SuperLink checks that the device is the one whose key signed the call, and that a reply is
-    of the device that was asked, but not that these are the same.
-    """
-    from flwr.proto.fleet_pb2 import PushMessagesRequest
-    from google.protobuf.message import DecodeError
-
-    try:
-        said = PushMessagesRequest.FromString(content)
-    except DecodeError:
-        return False
-    return all(m.metadata.src_node_id == said.node.node_id for m in said.messages_list)
 
 
 async def cut(request: Request, most: int) -> AsyncIterator[bytes]:

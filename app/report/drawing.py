@@ -28,7 +28,7 @@ CUT_AT = 1_000_000
 MOST_DOTS = 60
 """Users up to which each is a dot on its line."""
 
-SHAPES = (
+MARK_SHAPES = (
     "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0",
     "M-3.5-3.5h7v7h-7z",
     "M0-4.8L4.5 3.4H-4.5z",
@@ -45,7 +45,7 @@ Looks = Mapping[str, Look]
 
 def definitions() -> str:
     """The marks, once a page."""
-    marks = "".join(f'<path id="m{n}" d="{d}"/>' for n, d in enumerate(SHAPES))
+    marks = "".join(f'<path id="m{n}" d="{d}"/>' for n, d in enumerate(MARK_SHAPES))
     return f'<svg width="0" height="0" class="defs" aria-hidden="true"><defs>{marks}</defs></svg>'
 
 

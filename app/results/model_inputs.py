@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corsage.app.results.header import Header
+from corsage.core.arrays import Array, PerChannel, along_channels
 from corsage.core.errors import CheckpointError, DataError
 from corsage.core.tables.column_facts import BadColumns
 from corsage.core.tables.preparation import Preparation
@@ -82,3 +83,38 @@ def cells(x: Any, preparation: Preparation) -> Any:
         return {name: [x[name]] for name in x} if single else x
     rows: Any = x if hasattr(x, "dtype") else np.array(x, object)
     return rows[None] if rows.ndim == 1 else rows
+
+
+def unscaled(
+    weight: Array, bias: Array | None, shift: Array, scale: Array
+) -> tuple[Array, Array | None]:
+    """A linear model of `(x - shift) * scale` as one of x; without intercept as far as there is."""
+    if not shift.any() and (scale == 1.0).all():
+        return weight, bias
+    own = weight * scale
+    return own, None if bias is None else bias - own @ shift
+
+
+def by_feature(value: PerChannel, shape: tuple[int, ...]) -> Array:
+    """A number, or one a channel, as one for each number of a sample."""
+    return np.broadcast_to(along_channels(value), shape).reshape(-1)
+
+
+def in_original_units(
+    weight: Array, bias: Array | None, preparation: Preparation
+) -> tuple[Array, Array | None]:
+    """A linear model of prepared features as one of the raw ones."""
+    matrix, start = preparation.linear()
+    last = np.zeros(weight.shape[:-1]) if bias is None else bias
+    if preparation.numbers:
+        rows = np.concatenate([weight, last[..., None]], -1) @ matrix.T + start
+        return rows[..., :-1], rows[..., -1]
+    scale, shift = np.array(preparation.scale), np.array(preparation.shift)
+    return weight * scale, last - (weight * scale) @ shift
+
+
+def feature_names(preparation: Preparation | None, count: int) -> list[str]:
+    """The features' names, or numbers from 1 on."""
+    if preparation is not None and len(preparation.features) == count:
+        return list(preparation.features)
+    return [f"x{number}" for number in range(1, count + 1)]

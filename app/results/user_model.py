@@ -14,8 +14,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from corsage.app.results.header import Header
-from corsage.app.results.model_inputs import Preparation, preparation_of, samples
-from corsage.core.arrays import Array, Arrays, Floats, PerChannel, along_channels
+from corsage.app.results.model_inputs import (
+    Preparation,
+    by_feature,
+    feature_names,
+    in_original_units,
+    preparation_of,
+    samples,
+    unscaled,
+)
+from corsage.core.arrays import Array, Arrays, Floats
 from corsage.core.errors import CheckpointError, DataError, ModelError
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network, measure_model
@@ -268,41 +276,6 @@ class UserModel:
     def _original(self, values: Array) -> Array:
         wide = np.asarray(values, np.float64)  # in its own unit a number may have more digits
         return values if self.preparation is None else self.preparation.original(wide)
-
-
-def unscaled(
-    weight: Array, bias: Array | None, shift: Array, scale: Array
-) -> tuple[Array, Array | None]:
-    """A linear model of `(x - shift) * scale` as one of x; without intercept as far as there is."""
-    if not shift.any() and (scale == 1.0).all():
-        return weight, bias
-    own = weight * scale
-    return own, None if bias is None else bias - own @ shift
-
-
-def by_feature(value: PerChannel, shape: tuple[int, ...]) -> Array:
-    """A number, or one a channel, as one for each number of a sample."""
-    return np.broadcast_to(along_channels(value), shape).reshape(-1)
-
-
-def in_original_units(
-    weight: Array, bias: Array | None, preparation: Preparation
-) -> tuple[Array, Array | None]:
-    """A linear model of prepared features as one of the raw ones."""
-    matrix, start = preparation.linear()
-    last = np.zeros(weight.shape[:-1]) if bias is None else bias
-    if preparation.numbers:
-        rows = np.concatenate([weight, last[..., None]], -1) @ matrix.T + start
-        return rows[..., :-1], rows[..., -1]
-    scale, shift = np.array(preparation.scale), np.array(preparation.shift)
-    return weight * scale, last - (weight * scale) @ shift
-
-
-def feature_names(preparation: Preparation | None, count: int) -> list[str]:
-    """The features' names, or numbers from 1 on."""
-    if preparation is not None and len(preparation.features) == count:
-        return list(preparation.features)
-    return [f"x{number}" for number in range(1, count + 1)]
 
 
 @contextmanager

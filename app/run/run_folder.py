@@ -18,10 +18,8 @@ STRATEGY/users/          what simulated users keep for themselves (on devices: t
 
 from __future__ import annotations
 
-import errno
 import shutil
 import sys
-import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
@@ -49,16 +47,13 @@ from corsage.app.run.resuming import (
     spelled,
     text_of,
 )
-from corsage.app.run.status import RunLock, group_of
+from corsage.app.run.status import RunLock, group_of, new_folder
 from corsage.core.configuration.config import Config
 from corsage.core.errors import (
     UNUSABLE,
     CannotResume,
     CheckpointError,
-    ConfigError,
-    CorsageError,
     StatesGone,
-    StorageError,
 )
 from corsage.core.files import clear_temporaries, delete, guarded, write_atomically
 from corsage.core.registry import attached
@@ -224,36 +219,11 @@ def run_folder(config: Config, at: Path | None = None) -> Path:
     if not config.run.resume:
         if config.run.from_round >= 0:
             raise CannotResume("from-round: say which run goes back: --resume RUN_FOLDER.")
-        return new_folder(Path(config.run.run_dir).expanduser(), config.run.strategy)
+        return new_folder(Path(config.run.run_dir).expanduser(), "+".join(config.run.strategy))
     folder = Path(config.run.resume).expanduser()
     if not (folder / "config.json").exists() and not begun(folder):
         raise not_a_run(folder, EMPTY_FOLDER)
     return folder
-
-
-def new_folder(parent: Path, strategies: tuple[str, ...]) -> Path:
-    """A folder that nobody else has, named by time and strategies."""
-    stem = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{'+'.join(strategies)[:80]}"
-    for number in range(1, 1000):
-        folder = parent / (stem if number == 1 else f"{stem}_{number}")
-        try:
-            guarded(folder.mkdir, parents=True)
-        except FileExistsError:
-            if not folder.exists():  # a file stands where a folder should
-                raise ConfigError(f"run-dir={parent}: is no folder; choose another.") from None
-            continue
-        except StorageError as error:
-            if is_full(error):
-                raise
-            why = getattr(error.__cause__, "strerror", "")
-            raise ConfigError(f"run-dir={parent}: cannot be written ({why}).") from error
-        return folder
-    raise CorsageError(f"{parent}: no free name for a run folder.")
-
-
-def is_full(error: StorageError) -> bool:
-    """True if it is for want of room: then the same key may do another time."""
-    return getattr(error.__cause__, "errno", 0) in (errno.ENOSPC, errno.EDQUOT)
 
 
 def begin(folder: Path, config: Config) -> str:

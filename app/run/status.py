@@ -10,9 +10,11 @@ flower-run   Flower's id of the run, if it is one of `flwr run`
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +23,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from corsage.core.configuration.command_line import each_of
-from corsage.core.errors import UNUSABLE, CheckpointError, CorsageError
+from corsage.core.errors import UNUSABLE, CheckpointError, ConfigError, CorsageError, StorageError
 from corsage.core.files import guarded, parsed, write_atomically
 
 FILE = "status.json"
@@ -134,7 +136,7 @@ def is_study(folder: Path) -> bool:
 
 
 def is_study_of(values: Mapping[str, Any]) -> bool:
-    """Whether these keys are those of a study: several values of one, or an earlier study."""
+    """True if these keys are a study's: several values of one, or an earlier study."""
     resume = str(values.get("resume", ""))
     several = any(len(each) > 1 for each in each_of(values).values())
     return several or bool(resume and is_study(Path(resume).expanduser()))
@@ -185,3 +187,28 @@ class RunLock:
             return f"process {int(found['pid'])} on {found['host']}"
         except (OSError, ValueError, TypeError, KeyError):
             return "another process"
+
+
+def new_folder(parent: Path, what: str) -> Path:
+    """A folder that nobody else has, named by the time and by what is run in it."""
+    stem = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{what[:80]}"
+    for number in range(1, 1000):
+        folder = parent / (stem if number == 1 else f"{stem}_{number}")
+        try:
+            guarded(folder.mkdir, parents=True)
+        except FileExistsError:
+            if not folder.exists():  # a file stands where a folder should
+                raise ConfigError(f"run-dir={parent}: is no folder; choose another.") from None
+            continue
+        except StorageError as error:
+            if is_full(error):
+                raise
+            why = getattr(error.__cause__, "strerror", "")
+            raise ConfigError(f"run-dir={parent}: cannot be written ({why}).") from error
+        return folder
+    raise CorsageError(f"{parent}: no free name for a folder.")
+
+
+def is_full(error: StorageError) -> bool:
+    """True if it is for want of room: then the same key may do another time."""
+    return getattr(error.__cause__, "errno", 0) in (errno.ENOSPC, errno.EDQUOT)

@@ -10,7 +10,6 @@ runs/NAME.log      what its process printed
 from __future__ import annotations
 
 import shutil
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from typing import Any
 
 from corsage.app.run.conclusion import failures, results
 from corsage.app.run.resuming import FREE, begun, read_config
-from corsage.app.run.status import STUDY, RunLock, is_study
+from corsage.app.run.status import STUDY, RunLock, is_study, new_folder
 from corsage.app.studies.comparison import Study
 from corsage.app.studies.grid import Cell, Grid, grid_of
 from corsage.app.studies.over_seeds import Done
@@ -27,7 +26,7 @@ from corsage.app.studies.workers import Job
 from corsage.core.configuration.command_line import each_of
 from corsage.core.configuration.config import Config
 from corsage.core.configuration.known_keys import idle_keys
-from corsage.core.errors import CheckpointError, ConfigError, CorsageError
+from corsage.core.errors import CheckpointError, ConfigError
 from corsage.core.files import guarded, sealed, unsealed, write_atomically
 from corsage.core.measures import measure_of
 from corsage.core.version import VERSION
@@ -52,7 +51,7 @@ class StudyFolder:
         """A new one."""
         config = Config.parse(grid.keys(grid.cells[0]))
         parent = Path(config.run.run_dir).expanduser()
-        return cls(new_folder(parent, config.run.strategy), grid)
+        return cls(new_folder(parent, "study_" + "+".join(config.run.strategy)), grid)
 
     @classmethod
     def again(cls, folder: Path, values: Mapping[str, Any]) -> StudyFolder:
@@ -160,19 +159,6 @@ def read_study(folder: Path) -> dict[str, Any]:
         f"{folder}: {STUDY} is damaged. Its runs are whole: corsage compare {folder / RUNS}/* "
         "shows them, and each can be finished with --resume."
     )
-
-
-def new_folder(parent: Path, strategies: tuple[str, ...]) -> Path:
-    """A folder that nobody else has, named by time and strategies."""
-    stem = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_study_{'+'.join(strategies)[:74]}"
-    for number in range(1, 1000):
-        folder = parent / (stem if number == 1 else f"{stem}_{number}")
-        try:
-            guarded(folder.mkdir, parents=True)
-        except FileExistsError:
-            continue
-        return folder
-    raise CorsageError(f"{parent}: no free name for a study's folder.")
 
 
 def beside(folders: Sequence[Path]) -> Study:

@@ -1,4 +1,4 @@
-"""What a process opens, writes and starts while it is watched: Python's audit events."""
+"""Files and processes that a watched process opens, writes and starts: Python's audit events."""
 
 from __future__ import annotations
 

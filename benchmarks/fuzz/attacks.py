@@ -1,4 +1,4 @@
-"""What a hostile node may reply: each attack changes one good reply, as it would go over the wire.
+"""Replies of a hostile node: each attack changes one good reply, as it would go over the wire.
 
 An attack gets the records of the reply and a generator, and changes the records. It is *legal* if
 what it makes is within all bounds: nobody can tell it from an honest reply.

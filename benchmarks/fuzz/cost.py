@@ -1,4 +1,4 @@
-"""What reading replies costs: milliseconds a message, and memory when one is hostile."""
+"""Cost of reading replies: milliseconds a message, and memory when one is hostile."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How easily one sees through the code: sizes, depths and costs that a design is judged by."""
+"""Figures that a design is judged by: sizes, depths and costs."""

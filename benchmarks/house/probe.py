@@ -1,4 +1,4 @@
-"""What only the running code of a checkout can say: run in a process of its own, prints JSON.
+"""Figures of a checkout's running code: run in a process of its own, prints JSON.
 
 Nothing of this checkout is imported at the top: PYTHONPATH says whose code is looked at.
 """

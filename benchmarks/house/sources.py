@@ -1,4 +1,4 @@
-"""What the source files of a checkout say by themselves, read with `ast`."""
+"""Figures of a checkout's source files by themselves, read with `ast`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Whether two checkouts compute the same numbers, bit for bit."""
+"""Numbers of two checkouts, compared bit for bit."""

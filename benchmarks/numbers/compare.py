@@ -1,4 +1,4 @@
-"""What differs between two records of the same run: nothing, or the first place."""
+"""Differences between two records of the same run: nothing, or the first place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the experiments on shared linear representations have in common (section 5.1 of FedRep)."""
+"""Common parts of the experiments on shared linear representations (section 5.1 of FedRep)."""
 
 from __future__ import annotations
 

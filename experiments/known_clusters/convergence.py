@@ -1,4 +1,4 @@
-"""How fast the methods for known clusters reach the minimiser: iterations, and round trips.
+"""Convergence of the methods for known clusters: iterations, and round trips to the minimiser.
 
 Lyu et al. 2022, sections 3 and 4, on the objective (2.1) with lambda = gamma = 1 and losses that
 are means: a linear regression in the hierarchical model (5.1), and a logistic one on the ellipses

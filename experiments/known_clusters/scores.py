@@ -1,4 +1,4 @@
-"""How users fare under a strategy: section 6.2 of Lyu et al. 2022, and errors of prediction."""
+"""Scores of users under a strategy: section 6.2 of Lyu et al. 2022, and errors of prediction."""
 
 from __future__ import annotations
 

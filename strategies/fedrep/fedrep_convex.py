@@ -32,18 +32,16 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Arrays, Floats32, Ints
-from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.keys import key
 from corsage.core.messages.replies import Replies, reading_order
 from corsage.strategies.fedrep.fedrep import FedRepKeys
 from corsage.strategies.fedrep.pulled_heads import (
     TITLE,
-    body_and_head,
+    PulledHeads,
     check_head,
     check_pull,
     named_heads,
 )
-from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.means.user_rows import enter, places
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.state import BodyState
@@ -94,17 +92,10 @@ class FedRepConvexState(BodyState):
     gap: float = 0.0
 
 
-class FedRepConvex(Strategy[FedRepConvexKeys, FedRepConvexState]):
+class FedRepConvex(PulledHeads[FedRepConvexKeys, FedRepConvexState]):
     """The server: it holds the body phi, and s_i and y_i of the users' heads."""
 
     name = "fedrep-convex"
-    by_user = ("head",)
-    unprotected = "users' heads are solved for together, only the body would be protected"
-
-    @classmethod
-    def epochs(cls, train: TrainKeys, keys: FedRepConvexKeys) -> float:
-        """Those of the head and those of the body."""
-        return train.local_epochs + keys.head_epochs
 
     def prepare(self) -> None:
         """The users' pull is rho."""
@@ -117,10 +108,6 @@ class FedRepConvex(Strategy[FedRepConvexKeys, FedRepConvexState]):
         body = network.initial[network.body]
         return FedRepConvexState(body, [], nobody, nobody, np.zeros(0, np.int64))
 
-    def shared(self) -> Arrays:
-        """The body phi^t, for all users."""
-        return {"body": self.state.body}
-
     def send(self, users: list[str]) -> Parcel:
         """phi^t; y_i, at which a head begins, its centre 2 y_i - s_i, and rho."""
         y, s = self._y(users), self._rows(users, self.state.s)
@@ -132,10 +119,6 @@ class FedRepConvex(Strategy[FedRepConvexKeys, FedRepConvexState]):
             return Parcel(self.shared(), {"head": self._y(users)})
         heads = self.state.y if len(self.state.y) else self._mean()[None]
         return Parcel({**self.shared(), "heads": heads}, self._rho(users))
-
-    def template(self) -> Arrays:
-        """A user sends back phi_i and h_i."""
-        return body_and_head(self.state.body, self.job.network)
 
     def merge(self, replies: Replies) -> FedRepConvexState:
         """phi^{t+1}, the mean of phi_i; s_i += h_i - y_i, and Y the prox at the new S."""

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from flwr.app import ArrayRecord
 
-from corsage.core.arrays import Arrays, Floats32
-from corsage.core.configuration.key_groups import TrainKeys
+from corsage.core.arrays import Floats32
 from corsage.core.errors import ConfigError
 from corsage.core.keys import key
 from corsage.core.messages.replies import Replies, name_users, reading_order
@@ -31,12 +30,11 @@ from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
 from corsage.strategies.fedrep.fedrep import FedRepKeys
 from corsage.strategies.fedrep.pulled_heads import (
     TITLE,
-    body_and_head,
+    PulledHeads,
     check_head,
     check_pull,
     named_heads,
 )
-from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.means.user_rows import enter, places
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.state import BodyState
@@ -79,17 +77,10 @@ class FedRepKnownState(BodyState):
     clusters: dict[str, str]
 
 
-class FedRepKnown(Strategy[FedRepKnownKeys, FedRepKnownState]):
+class FedRepKnown(PulledHeads[FedRepKnownKeys, FedRepKnownState]):
     """The server: it holds the body phi, and the users' heads h_i."""
 
     name = "fedrep-known"
-    by_user = ("head",)
-    unprotected = "users' heads are solved for together, only the body would be protected"
-
-    @classmethod
-    def epochs(cls, train: TrainKeys, keys: FedRepKnownKeys) -> float:
-        """Those of the head and those of the body."""
-        return train.local_epochs + keys.head_epochs
 
     def prepare(self) -> None:
         """The users' pull is gamma."""
@@ -102,10 +93,6 @@ class FedRepKnown(Strategy[FedRepKnownKeys, FedRepKnownState]):
         nobody = np.zeros((0, len(network.initial[network.head])), np.float32)
         return FedRepKnownState(network.initial[network.body], [], nobody, {})
 
-    def shared(self) -> Arrays:
-        """The body phi^t, for all users."""
-        return {"body": self.state.body}
-
     def send(self, users: list[str]) -> Parcel:
         """phi^t; h_i, at which a head begins, its centre w_j, and gamma."""
         w, gamma = self._w(users), self.keys.fedrep_known_gamma
@@ -117,10 +104,6 @@ class FedRepKnown(Strategy[FedRepKnownKeys, FedRepKnownState]):
         if options.get("adapt"):
             return self.send(users)
         return Parcel(self.shared(), {"head": self._h(users, self._w(users))})
-
-    def template(self) -> Arrays:
-        """A user sends back phi_i and h_i."""
-        return body_and_head(self.state.body, self.job.network)
 
     def merge(self, replies: Replies) -> FedRepKnownState:
         """phi^{t+1}, the mean of phi_i, and the users' h_i."""

@@ -10,7 +10,7 @@ the user sends it back beside phi_i. Users need keep nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flwr.app import ArrayRecord
 
@@ -18,14 +18,40 @@ from corsage.core.arrays import Arrays, Floats32
 from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.errors import ConfigError, ModelError
 from corsage.core.messages.encoding import encode
-from corsage.strategies.fedrep.fedrep import note_features
+from corsage.strategies.fedrep.fedrep import FedRepKeys, note_features
+from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.state import BodyState
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
-    from corsage.strategies.rounds.base import Strategy
 
 TITLE = "clusters of heads"
 """The title of the findings about them, in the report and on the terminal."""
+
+
+K = TypeVar("K", bound=FedRepKeys)
+S = TypeVar("S", bound=BodyState)
+
+
+class PulledHeads(Strategy[K, S]):
+    """Base of the servers that hold the body phi, and draw users' heads together."""
+
+    by_user = ("head",)
+    unprotected = "users' heads are solved for together, only the body would be protected"
+
+    @classmethod
+    def epochs(cls, train: TrainKeys, keys: FedRepKeys) -> float:
+        """Those of the head and those of the body."""
+        return train.local_epochs + keys.head_epochs
+
+    def shared(self) -> Arrays:
+        """The body phi^t, for all users."""
+        return {"body": self.state.body}
+
+    def template(self) -> Arrays:
+        """A user sends back phi_i and h_i."""
+        network = self.job.network
+        return {"body": self.state.body, "head": network.initial[network.head]}
 
 
 def check_pull(train: TrainKeys, key: str, strength: float) -> None:
@@ -50,11 +76,6 @@ def check_head(strategy: Strategy[Any, Any], network: Network, strength: float) 
             f"{strategy.name}: the head has parts that are not trained (running statistics, frozen "
             "parameters), which cannot be clustered: name another head=."
         )
-
-
-def body_and_head(body: Floats32, network: Network) -> Arrays:
-    """The template of what one user sends back: phi_i and h_i."""
-    return {"body": body, "head": network.initial[network.head]}
 
 
 def named_heads(network: Network, body: Floats32, heads: Mapping[str, Floats32]) -> ArrayRecord:

@@ -23,7 +23,7 @@ from corsage.strategies.rounds.turns import Done, Line, Turn, is_at_home, is_clo
 
 if TYPE_CHECKING:
     from corsage.strategies.devices.devices import Devices
-    from corsage.strategies.devices.sizes import Scales
+    from corsage.strategies.rounds.sizes import Scales
 
 A_DAY = 86_400.0
 """Seconds that nodes on Ray have to start: on a busy machine that takes long, and an engine that

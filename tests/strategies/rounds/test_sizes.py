@@ -17,8 +17,8 @@ from corsage.app.ray_engine import RayStore
 from corsage.core.errors import ConfigError
 from corsage.core.messages.encoding import encode
 from corsage.core.registry import ALGORITHMS
-from corsage.strategies.devices.sizes import PROTOBUF, Carrier, Load, Wire, wire
 from corsage.strategies.fedavg import FedAvg
+from corsage.strategies.rounds.sizes import PROTOBUF, Carrier, Load, Wire, wire
 from tests.support.federations import federate, settings
 
 PIECES = 5 * 2**20
