@@ -50,7 +50,8 @@ def test_the_wheel_has_one_top_level_name(wheel: Path) -> None:
     assert tops == {"corsage", f"corsage-{corsage.__version__}.dist-info"}
     inside = {name.removeprefix("corsage/") for name in names if ".dist-info/" not in name}
     packages = modules(FLOORS | {"experiments", "benchmarks"})
-    assert inside == {*packages, "__init__.py", "run_simulation.py", "py.typed"}
+    others = {"__init__.py", "run_simulation.py", "py.typed", "benchmarks/house.toml"}
+    assert inside == {*packages, *others}
 
 
 def test_the_wheel_works_where_the_checkout_is_not(wheel: Path, tmp_path: Path) -> None:

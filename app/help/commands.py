@@ -63,6 +63,8 @@ COMMAND_GROUPS: dict[str, dict[str, Command]] = {
 
 COMMANDS = {name: command for group in COMMAND_GROUPS.values() for name, command in group.items()}
 """What may stand in front; anything else is a run."""
+OPTIONS = ("--help", "--resume", "--version")
+"""What a slip may have meant besides."""
 
 
 def named(words: list[str]) -> Command | None:
@@ -82,5 +84,6 @@ def listing() -> str:
 
 def suggestion(word: str) -> str:
     """A hint for a first word that is neither a command nor a key."""
-    close = get_close_matches(word, COMMANDS, 1)
-    return f" Did you mean the command {close[0]}?" if close else ""
+    close = get_close_matches(word, [*COMMANDS, *OPTIONS], 1)
+    what = "" if close and close[0] in OPTIONS else "the command "
+    return f" Did you mean {what}{close[0]}?" if close else ""

@@ -53,7 +53,12 @@ def format_of(word: str, target: Path) -> str:
     kinds = sorted(set(FORMATS.values()))
     kind = word or FORMATS.get(target.suffix, "")
     if kind not in kinds:
-        raise ConfigError(f"--format {kind or '...'}: is none.{nearest(kind, kinds)}")
+        if not word:
+            raise ConfigError(
+                f"{target.name}: its ending names no format; there are {', '.join(FORMATS)}, "
+                f"or give --format {'|'.join(kinds)}."
+            )
+        raise ConfigError(f"--format {kind}: is none.{nearest(kind, kinds)}")
     return kind
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from corsage.app.output.notes import useless
 from corsage.core.arrays import along_channels
 from corsage.core.configuration.config import Config
+from corsage.core.configuration.data_keys import UNSCALED
 from corsage.core.configuration.known_keys import defaults, keys_of_algorithms
 from corsage.core.measures import MEASURES
 from corsage.core.registry import ALGORITHMS, attached, source
@@ -31,6 +32,7 @@ REMARK_SAMPLES = 10_000
 SOLVED = ("known_clusters", "convex_clustering")
 """Families that do not train a convex loss by SGD: they take any scale."""
 UNTRAINED = "; more rounds, a smaller lr, or inputs scaled to about 1 may help"
+SCALED_UNTRAINED = "; more rounds or another lr may help"
 OVERTRAINED = "; fewer rounds, a smaller lr or a larger weight-decay may help"
 """Advice to who trains by SGD."""
 WORSE = 1.1
@@ -69,7 +71,15 @@ class Remarks(Callback):
         for result in results[bool(rose) :]:
             if said := useless(result.json()):
                 row = f"{result.strategy}: " if result is not results[0] else ""
-                strategy.job.note(row + said + UNTRAINED * by_sgd(strategy))
+                strategy.job.note(row + said + untrained(strategy))
+
+
+def untrained(strategy: Strategy[Any, Any]) -> str:
+    """Advice on models that are no better than a guess; a standardised table is scaled already."""
+    if not by_sgd(strategy):
+        return ""
+    agreed = strategy.job.agreed.preparation
+    return SCALED_UNTRAINED if agreed and agreed.scaling != UNSCALED else UNTRAINED
 
 
 def idle(config: Config, strategies: Sequence[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -36,13 +37,13 @@ NESTED: tuple[Any, ...] = ([1, [2]], {"a": {"b": []}}, None, [], {}, True, False
 FILES = ("cluster-map", "data-file", "data-dir", "cache-dir", "run-dir", "state-dir", "resume")
 BAD = (*of_message(Settings, "settings"), *of_message(Task))
 """Columns of tasks, and values that none of them may have."""
-LARGE = tuple(
-    name
-    for group in (TrainKeys, ModelKeys, *algorithm_keys().values())
-    for name, kind, _ in keys_of(group)
-    if kind is int
-)
-"""Keys that count."""
+
+
+@cache
+def counting_keys() -> tuple[str, ...]:
+    """Keys that count, of every algorithm."""
+    groups = (TrainKeys, ModelKeys, *algorithm_keys().values())
+    return tuple(name for group in groups for name, kind, _ in keys_of(group) if kind is int)
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def a_key(draft: Draft, rng: Random, outside: str) -> str:
 
 def a_large_key(draft: Draft, rng: Random, outside: str) -> str:
     """Work without end, or memory without bounds."""
-    name = pick(rng, LARGE)
+    name = pick(rng, counting_keys())
     draft.settings["keys"][name] = pick(rng, (10**3, 10**9, 10**12, 2**52))
     return f"large {name}"
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import torch
 
 from corsage.core.arrays import Floats, Ints
 from corsage.solvers.known_clusters.lanes import (
@@ -236,6 +235,8 @@ def whitened(k: Floats, across: Floats, along: Floats) -> tuple[Floats, Floats, 
 
     No eigenvalue of K is below 0, but for what rounding leaves of large roots.
     """
+    import torch  # who names the mixed model need not wait for it
+
     whole = k + np.eye(k.shape[-1])
     c, wrong = torch.linalg.cholesky_ex(torch.from_numpy(whole))
     if wrong.any():

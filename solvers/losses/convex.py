@@ -191,7 +191,8 @@ def _lbfgs(function: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
     x = start.clone().requires_grad_()
     first = torch.autograd.grad(function(x), x)[0]
     solver = torch.optim.LBFGS(
-        [x], max_iter=LBFGS_STEPS, history_size=20, line_search_fn="strong_wolfe",
+        [x], lr=1.0,  # as an int, steps along an endless slope outgrow 64 bits
+        max_iter=LBFGS_STEPS, history_size=20, line_search_fn="strong_wolfe",
         tolerance_grad=TOLERANCE[x.dtype] * float(first.abs().max()), tolerance_change=0,
     )  # fmt: skip
 

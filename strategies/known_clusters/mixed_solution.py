@@ -296,7 +296,8 @@ class MixedSolution:
         names = self.state.clusters.known
 
         def bounded(rows: Floats) -> dict[str, float]:
-            values = np.minimum(1 / np.mean(1 / rows, axis=1), MOST_GAMMA)
+            with np.errstate(divide="ignore"):  # no variance: endless, and bounded
+                values = np.minimum(1 / np.mean(1 / rows, axis=1), MOST_GAMMA)
             return dict(zip(names, values.tolist(), strict=True))
 
         return Strengths(gamma=bounded(self.state.gamma), lam=bounded(self.state.lam))

@@ -117,9 +117,15 @@ def test_mistakes_are_one_line(
     assert message in line
 
 
-def test_a_command_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
-    code, line = fail(["exprt", "devices"], capsys)
-    assert code == 2 and "Did you mean the command export?" in line
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("exprt", "the command export"), ("--hepl", "--help"), ("help", "--help")],
+)
+def test_a_command_that_there_is_not(
+    capsys: pytest.CaptureFixture[str], word: str, meant: str
+) -> None:
+    code, line = fail([word, "devices"], capsys)
+    assert code == 2 and f"Did you mean {meant}?" in line
 
 
 def csv(here: Path, text: str) -> list[str]:

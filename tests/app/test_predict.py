@@ -173,6 +173,15 @@ def test_exports_are_loaded_by_others(table: tuple[Path, Path]) -> None:
     assert np.allclose(module(x).detach().numpy(), model.outputs([[2.0, 0.0]]).numpy())
 
 
+def test_an_export_whose_name_ends_in_no_format_says_which_there_are(
+    table: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, folder = table
+    words = [str(run), "strategy=exact-local", "user=s3", "--out", str(folder / "m.xyz")]
+    assert export.run(words) == 2
+    assert "m.xyz: its ending names no format; there are .safetensors" in capsys.readouterr().err
+
+
 def test_an_onnx_graph_takes_raw_samples(tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     runtime = pytest.importorskip("onnxruntime")

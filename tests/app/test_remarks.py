@@ -60,6 +60,9 @@ def test_models_that_are_no_better_than_a_guess_are_said_to_be_so(
 ) -> None:
     text = said(capfd, "fedavg", **{**incomes, "lr": 1e-14, "fine_tune_epochs": 0})
     assert text.count("of answering each user's own mean") >= 1
+    assert "inputs scaled" in text
+    standardised = {**incomes, "lr": 1e-14, "fine_tune_epochs": 0, "scale": "federated"}
+    assert "inputs scaled" not in said(capfd, "fedavg", **standardised)
 
 
 def test_what_learns_is_left_alone(capfd: pytest.CaptureFixture[str]) -> None:

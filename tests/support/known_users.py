@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from corsage.clients.base import Models as Evaluated
+from corsage.clients.base import Got
 from corsage.clients.convex import ConvexClient
 from corsage.core.arrays import Floats
 from corsage.core.configuration.config import Config
@@ -138,14 +138,16 @@ class Seen:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.models: Models = {}
-        scores = ConvexClient.scores
+        judge = ConvexClient.judge
 
-        def spy(client: ConvexClient[Any], models: Evaluated) -> Any:
-            rows = models.whole.astype(np.float64)
+        def spy(client: ConvexClient[Any], got: Got) -> Any:
+            found = judge(client, got)
+            assert client.judged is not None
+            rows = client.judged.whole.astype(np.float64)
             self.models |= dict(zip(client.users, rows, strict=True))
-            return scores(client, models)
+            return found
 
-        monkeypatch.setattr(ConvexClient, "scores", spy)
+        monkeypatch.setattr(ConvexClient, "judge", spy)
 
     def run(
         self, name: str, nodes: int = 1, **more: Any

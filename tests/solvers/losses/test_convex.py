@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cvxpy as cp
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.optim import lbfgs
 
 from corsage.core.errors import ModelError
 from corsage.core.losses import LOGISTIC
@@ -155,3 +158,17 @@ def test_losses_by_autograd_are_the_batched_ones():
     assert losses.minimise(slope).isnan().all(1).tolist() == [False, True, False]
     with pytest.raises(ModelError, match="step sizes"):
         losses.smoothness()
+
+
+def test_an_endless_slope_has_no_minimum_however_far_its_search_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = lbfgs._cubic_interpolate
+
+    def farthest(*points: Any, bounds: Any = None) -> Any:
+        """As far as the search allows, where it goes outwards."""
+        return bounds[1] if bounds else found(*points)
+
+    monkeypatch.setattr(lbfgs, "_cubic_interpolate", farthest)
+    losses = SmoothLosses(lambda i, x: torch.nn.functional.softplus(-x).sum() - 0.1 * x[0], 1, 1)
+    assert losses.minimise().isnan().all()

@@ -48,6 +48,15 @@ LINEAR: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("error:divide by zero:RuntimeWarning")
+def test_clusters_without_a_variance_are_tied_without_a_warning() -> None:
+    x, y, user = linear(6, 8)
+    noisy = y + 3 * np.random.default_rng(0).standard_normal(len(y))
+    keys = {**LINEAR, "cluster": user % 2, "num_rounds": 1}
+    row = fit(x=x, y=noisy, user=user, strategy="async-al2sgd", **keys)["async-al2sgd"]
+    assert np.isfinite(row.score.mean)
+
+
 @pytest.mark.parametrize("variances", ["auto", "summed"])
 @pytest.mark.parametrize("label", [0.0, 5.1])
 def test_labels_that_are_all_equal_are_learned(label: float, variances: str) -> None:
