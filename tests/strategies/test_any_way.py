@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord
-from hypothesis import HealthCheck, assume
+from hypothesis import HealthCheck, Phase, assume
 from hypothesis import settings as effort
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -175,8 +175,14 @@ class AnyWay(RuleBasedStateMachine):
         if messages and they_work:
             list(self.grid.send_and_receive(messages))
         if messages and it_is_told:
-            with pytest.raises(RoundFailed):
+            try:
                 self.strategy.aggregate_train(1, [])
+            except RoundFailed:
+                return
+            # Clusters do not wait for each other: the round goes on with those that have answered,
+            # and would come to other numbers.
+            assert self.name.startswith("async-")
+            self.die()
 
     @precondition(lambda self: self.goes_on)
     @rule()
@@ -232,7 +238,12 @@ def walk(name: str, keys: dict[str, Any], **more: Any) -> None:
     run_state_machine_as_test(
         made,
         settings=effort(
-            max_examples=EXAMPLES, stateful_step_count=5, database=None, suppress_health_check=quiet
+            max_examples=EXAMPLES,
+            stateful_step_count=5,
+            database=None,
+            deadline=None,
+            phases=[Phase.generate],  # a way of five steps is short enough to read
+            suppress_health_check=quiet,
         ),
     )
 

@@ -376,7 +376,6 @@ TABLE: dict[str, Plain] = {
     "fedavg, lr step": replace(FEDAVG, keys=SCHEDULES["step"]),
     "fedavg, adam at the server": with_adam(),
     "fedprox": replace(FEDAVG, step=fedprox, keys={"fedprox_mu": 2.0}),
-    "fedprox, no momentum": Plain(fedprox, {"fedprox_mu": 2.0, "momentum": 0.0}),
     "local": Plain(local, model=lambda w, own: begun(own), shared=lambda w: np.empty(0), floats=0),
     "fedrep": PARTED,
     "fedrep, users alike": replace(PARTED, keys={"weighting": "uniform"}),
@@ -393,15 +392,11 @@ TABLE: dict[str, Plain] = {
     ),
     "apfl": apfl(adaptive=False, momentum=0.5),
     "apfl, adaptive": apfl(adaptive=True, momentum=0.5),
-    "apfl, adaptive, no momentum": apfl(adaptive=True, momentum=0.0),
-    "pfedme": pfedme(0.0, 1.0),
     "pfedme, beyond the mean": pfedme(0.0, 1.5),
     "pfedme, momentum": pfedme(0.5, 1.0),
-    "scaffold": scaffold(1.0),
     "scaffold, server's own rate": scaffold(0.7),
     "perfedavg": perfedavg("exact"),
     "perfedavg, fo": perfedavg("fo"),
     "perfedavg, hf": perfedavg("hf"),
-    "perfedavg, no alpha": perfedavg("hf", 0.0, "none"),
 }
 """A name in the table begins with the algorithm's."""

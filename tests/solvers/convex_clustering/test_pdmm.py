@@ -230,7 +230,6 @@ def small(seed=1, n=8, lam=0.4):
         (0.01, 1.0, 270),
         (0.01, 0.5, 510),
         (0.01, 0.2, 1230),
-        (0.01, 0.1, 2490),
     ],
 )
 def test_reaches_the_optimum_at_any_participation(lam: float, share: float, rounds: int) -> None:

@@ -53,9 +53,9 @@ USERS = 6
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half as many lambda along a path, of the same length: each is a problem of its own."""
-    monkeypatch.setattr(selection, "MODELS_GRID", 15)
-    monkeypatch.setattr(selection, "COARSE", 8)
+    """Fewer lambda along a path, of the same length: each is a problem of its own."""
+    monkeypatch.setattr(selection, "MODELS_GRID", 8)
+    monkeypatch.setattr(selection, "COARSE", 5)
 
 
 def asked(drawn: Drawn) -> tuple[Batched, AtHand, Edges]:
