@@ -24,7 +24,7 @@ class ScaffoldClient(FedAvgClient[ScaffoldKeys]):
         """y_i by K steps y_i <- y_i - eta_l (g_i(y_i) - c_i + c) from x, then c_i+."""
         x, c, keys = got.shared["model"], got.shared["variate"], self.settings
         c_i = self.remembered("variate", np.zeros_like(c))
-        orders = self.local_orders("model", data)
+        orders = self.orders("model", data)
         y = self.sgd(x, data, orders=orders, pull=Pull(0.0, x, shift=c - c_i))
         weights = np.array([gradients_taken(len(order), keys) for order in orders])
         scale = (keys.lr * weights)[:, None]
