@@ -15,7 +15,7 @@ from corsage.core.configuration.key_groups import TrainKeys
 from corsage.networks.batches import Examples, Plan
 from corsage.networks.criterion import Criterion, Sloped
 from corsage.networks.network import Block, Network
-from corsage.networks.pull import Drift, Pull
+from corsage.networks.proximal import Drift, Pull
 from corsage.networks.together.layers import Conv, Dense, Flatten, Layer, MaxPool, Relu
 
 Gather = Callable[[Tensor, Tensor], Tensor]
