@@ -44,7 +44,7 @@ from corsage.networks.network import Network
 from corsage.networks.proximal import Pull
 from corsage.networks.training import SINGLE, Types
 from corsage.networks.user_scores import Arithmetic, features_of_each, outputs_of_each, score
-from corsage.strategies.effort import effort, pace
+from corsage.strategies.effort import work_of
 
 if TYPE_CHECKING:
     from corsage.clients.parts.own_steps import OwnSteps
@@ -86,8 +86,10 @@ class Client(FlowerClient, Generic[K]):
     ) -> None:
         self.task, self.users, self.data = task, list(users), data
         self.names = Names.of(users)
-        self.full = network  # `network` is what trains of it
         self.keys, self.settings = cast(K, task.keys), task.train
+        self.full = network
+        # What trains: the rear, on features of the frozen front; of images that change all of it.
+        self.network = network if self.settings.augment else network.rear
         self.states, self.cache = list(states), cache or Cache()
         self.judged: Models | None = None  # the models that were judged last
         self.training: OwnSteps | None = None  # of the app's own, instead of Corsage's SGD
@@ -126,7 +128,7 @@ class Client(FlowerClient, Generic[K]):
         """A training message: `train`, on the users' training data."""
         data = self.train_data(got)
         own = self.task.algorithm, self.settings, self.task.keys
-        self.effort, self.pace = effort(*own), pace(*own)
+        self.effort, self.pace = work_of(*own)
         sent = self.train(got, data)
         usual = {"num-examples": data.sizes, GRADIENT_STEPS.name: self.steps}
         return replace(sent, metrics={**usual, **sent.metrics})
@@ -146,14 +148,9 @@ class Client(FlowerClient, Generic[K]):
 
     # What algorithms build on.
 
-    @property
-    def network(self) -> Network:
-        """The network that trains: what follows a frozen front, on the features of that.
-
-        It is the whole of it for an app's own training, and for images that change at every step.
-        """
-        whole = self.training is not None or bool(self.settings.augment)
-        return self.full if whole else self.full.rear
+    def train_by(self, own: OwnSteps) -> None:
+        """Train the whole model by an app's own function from here on."""
+        self.training, self.network = own, self.full
 
     def remembered(self, name: str, initial: Array) -> Array:
         """Arrays that the users kept under a name, one row a user; `initial` for those without."""
@@ -275,7 +272,7 @@ class Client(FlowerClient, Generic[K]):
         """
         types = self.types[0], torch.float64
         part = "" if self.alone else "test"
-        return self.samples.examples(*self.samples.part(test=True), part, types)
+        return self.samples.examples(*self.samples.test(), part, types)
 
     @property
     def measures(self) -> tuple[Measure, ...]:

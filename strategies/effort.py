@@ -64,23 +64,17 @@ def said(config: Config) -> str:
     return f"{line}; but {', '.join(others)}." if others else f"{line}."
 
 
-def effort(name: str, train: TrainKeys, keys: Keys) -> float:
-    """The factor of all epochs of a strategy's round."""
-    if train.work != EQUAL or not train.work_epochs:
-        return 1.0
-    own = strategy_class(name).epochs(train, keys)
-    return train.work_epochs / own if own else 1.0
+def work_of(name: str, train: TrainKeys, keys: Keys) -> tuple[float, float]:
+    """The factor of all epochs of a strategy's round, and the steps that stand for an epoch.
 
-
-def pace(name: str, train: TrainKeys, keys: Keys) -> float:
-    """The steps that stand for an epoch, where `local-steps` says how many all methods do.
-
-    0: an epoch is all batches of the user's data.
+    These are where `local-steps` says how many all methods do; 0: an epoch is all batches of the
+    user's data.
     """
-    if train.work != EQUAL or not train.local_steps:
-        return 0.0
-    own = strategy_class(name).epochs(train, keys)
-    return train.local_steps / own if own else 0.0
+    budget = train.work_epochs or train.local_steps
+    own = strategy_class(name).epochs(train, keys) if train.work == EQUAL and budget else None
+    if not own:
+        return 1.0, 0.0
+    return train.work_epochs / own if train.work_epochs else 1.0, train.local_steps / own
 
 
 def whole_steps(steps: float, number: int) -> int:

@@ -162,7 +162,7 @@ class Worker:
             users = self.members.setdefault(name, Names(names))
         client = self.cls(task, users, self.node.data, self.network, states, self.node.cache)
         if self.node.training is not None:
-            client.training = attached("own steps").OwnSteps(self.node.training)
+            client.train_by(attached("own steps").OwnSteps(self.node.training))
         return client
 
     def got(self, group: list[int]) -> Got:

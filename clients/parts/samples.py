@@ -25,7 +25,7 @@ from corsage.strategies.effort import whole_steps
 if TYPE_CHECKING:
     from corsage.clients.base import Client
 
-T = TypeVar("T")
+T = TypeVar("T", bound=tuple[Any, ...])
 Rows = tuple[Array, Array, Ints]
 """Inputs and labels of users, one after the other, and how many each of them has."""
 
@@ -53,22 +53,18 @@ class Samples:
         """The users' training samples, at most a limit, and how many each has."""
         if limit:
             return self.some(limit)
-        x, y, sizes = self.part(test=False)
-        self._check(sizes)
-        return x, y, sizes
+        return self._known(lambda: self.data.part(self.users, False), least=1)
 
     def labels(self, limit: int) -> tuple[Array, Ints]:
         """Their labels alone."""
         if limit:
             return self.some(limit)[1:]
-        rows, sizes = self._known(lambda: self.data.rows(self.users, test=False))
-        self._check(sizes)
+        rows, sizes = self._known(lambda: self.data.rows(self.users, test=False), least=1)
         return self.data.y[rows], sizes
 
-    def _check(self, sizes: Ints) -> None:
-        """Refuse users without training samples."""
-        for place in np.flatnonzero(sizes == 0):
-            raise UserError(self.users[int(place)], "load", "no samples")
+    def test(self) -> Rows:
+        """All test samples of the users."""
+        return self._known(lambda: self.data.part(self.users, True))
 
     def some(self, limit: int) -> Rows:
         """So many training samples of each user, drawn by the seed."""
@@ -82,18 +78,17 @@ class Samples:
             y.append(own.y_train[np.sort(rows)])
         return np.concatenate(x), np.concatenate(y), np.array([len(own) for own in y], np.int64)
 
-    def part(self, test: bool) -> Rows:
-        """All training or test samples of the users."""
-        return self._known(lambda: self.data.part(self.users, test))
-
-    def _known(self, get: Callable[[], T]) -> T:
-        """Get something of the users out of the data."""
+    def _known(self, get: Callable[[], T], least: int = 0) -> T:
+        """Get arrays of the users out of the data, of whom each has at least so many samples."""
         try:
-            return get()
+            found = get()
         except KeyError:
             for user in self.users:
                 self.user(user)  # says which one is not here
             raise
+        for place in np.flatnonzero(found[-1] < least):
+            raise UserError(self.users[int(place)], "load", "no samples")
+        return found
 
     def user(self, user: str) -> UserData:
         """The data of one user, or UserError with the reason why they cannot be loaded."""
@@ -203,20 +198,18 @@ def features_of(network: Network, x: Tensor) -> Tensor:
 def orders_of(
     client: Client[Any], purpose: str, sizes: Ints, epochs: int, steps: int
 ) -> list[Order]:
-    """The batches of each user of a client, who have so many samples."""
-    sized = zip(client.users, sizes, strict=True)
-    return [order_of(client, purpose, user, int(n), epochs, steps) for user, n in sized]
+    """The batches of each user of a client, who have so many samples.
 
-
-def order_of(
-    client: Client[Any], purpose: str, user: str, n: int, epochs: int, steps: int
-) -> Order:
-    """A user's batches; of a training round as many as the work that all methods do leaves."""
+    In a training round they are as many as the work that all methods do leaves.
+    """
     task, size, join = client.task, client.settings.batch_size, client.network.batch_statistics
-    rng, each = generator(task.seed, purpose, task.round, user), steps_of(n, size, join)
-    due = steps or epochs * each
-    if client.pace:
-        due = whole_steps(client.pace * epochs, task.round)
-    elif client.effort != 1.0:
-        due = whole_steps(client.effort * due, task.round)
-    return batches(rng, n, -(-due // each), size, join)[:due]
+    orders: list[Order] = []
+    for user, n in zip(client.users, sizes.tolist(), strict=True):
+        rng, each = generator(task.seed, purpose, task.round, user), steps_of(n, size, join)
+        due = steps or epochs * each
+        if client.pace:
+            due = whole_steps(client.pace * epochs, task.round)
+        elif client.effort != 1.0:
+            due = whole_steps(client.effort * due, task.round)
+        orders.append(batches(rng, n, -(-due // each), size, join)[:due])
+    return orders

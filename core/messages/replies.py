@@ -157,7 +157,10 @@ def one_after_the_other(parts: Sequence[Replies]) -> Replies:
 
 def joined(parts: Sequence[Replies], template: Mapping[str, Array] | None = None) -> Replies:
     """Replies of different users as one; `template` has the arrays of which there are means."""
-    users, order = in_order([user for part in parts for user in part.users])
+    came, order = [user for part in parts for user in part.users], None
+    if (users := in_reading_order(came)) != came:  # else rows stay where they are
+        place = {user: row for row, user in enumerate(came)}
+        order = np.fromiter(map(place.__getitem__, users), np.int64, len(users))
     filled = [part for part in parts if part.users]
     means = [(part.weight, part.mean) for part in filled]
     silent: dict[int, list[str]] = {}
@@ -184,15 +187,6 @@ def joined(parts: Sequence[Replies], template: Mapping[str, Array] | None = None
 def reading_order(user: str) -> tuple[int, str]:
     """Sorts user ids the same way everywhere, and numbers by size."""
     return len(user), user
-
-
-def in_order(users: list[str]) -> tuple[list[str], Ints | None]:
-    """Users in reading order, and the place that each had before; None: they were in order."""
-    ordered = in_reading_order(users)
-    if ordered == users:
-        return users, None
-    place = {user: row for row, user in enumerate(users)}
-    return ordered, np.fromiter(map(place.__getitem__, ordered), np.int64, len(ordered))
 
 
 def in_reading_order(users: Iterable[str]) -> list[str]:

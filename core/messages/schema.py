@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 from flwr.app import ArrayRecord
 
-from corsage.core.arrays import Array, Arrays, Bools, Floats
+from corsage.core.arrays import Array, Arrays, Floats
 from corsage.core.counts import EXAMPLES, Number
 from corsage.core.errors import Refused, line
 from corsage.core.messages.encoding import plain
@@ -74,38 +74,37 @@ def read_numbers(
     record: Mapping[str, object], users: list[str], schema: Schema
 ) -> tuple[dict[str, Floats], dict[int, str]]:
     """The declared numbers, and which users' are wrong and why."""
+    numbers = [n for n in schema.numbers if not n.optional or n.name in record]
+    found, wrong = dict[str, Floats](), dict[int, str]()
+    for name in (EXAMPLES, *(number.name for number in numbers)):
+        if name not in record:
+            raise Refused(f"{name}: it is missing")
+        values = record[name]
+        if not isinstance(values, list):
+            raise Refused(f"{name}={shown(values)}: not a list")
+        if len(values) != len(users):
+            raise Refused(f"{len(values)} values of {name}, {len(users)} users")
+        if set(map(type, values)) - {int, float}:
+            raise Refused(f"{name} is not of numbers")
+        found[name] = np.array(values, np.float64)
     samples = np.fromiter(map(schema.samples.__getitem__, users), np.float64, len(users))
-    found, wrong = {EXAMPLES: column(record, EXAMPLES, len(users))}, dict[int, str]()
     for place in np.flatnonzero(found[EXAMPLES] != samples)[::-1]:
         said, known = found[EXAMPLES][place], samples[place]
         wrong[int(place)] = f"{EXAMPLES} is {said:.10g}, it introduced itself with {known:.10g}"
-    for number in schema.numbers:
-        if number.optional and number.name not in record:
-            continue
-        values = found[number.name] = column(record, number.name, len(users))
+    for number in numbers:
+        values = found[number.name]
         for place in np.flatnonzero(number.wrong(values, samples)):
             wrong.setdefault(int(place), number.why(float(values[place]), float(samples[place])))
     return found, wrong
 
 
-def column(record: Mapping[str, object], name: str, users: int) -> Floats:
-    """One number of each user."""
-    if name not in record:
-        raise Refused(f"{name}: it is missing")
-    values = record[name]
-    if not isinstance(values, list):
-        raise Refused(f"{name}={shown(values)}: not a list")
-    if len(values) != users:
-        raise Refused(f"{len(values)} values of {name}, {users} users")
-    if set(map(type, values)) - {int, float}:
-        raise Refused(f"{name} is not of numbers")
-    return np.array(values, np.float64)
-
-
 def read_arrays(
     mean: ArrayRecord, rows: ArrayRecord, users: list[str], schema: Schema
 ) -> tuple[Arrays, Arrays, dict[int, str]]:
-    """The means and rows of users, and which users' rows are wrong and why."""
+    """The means and rows of users, and which users' rows are wrong and why.
+
+    Entries are finite, and so small that sums of squares over all users are finite with them.
+    """
     averaged, by_user = set(schema.arrays).difference(schema.by_user), set(schema.by_user)
     if set(mean) != averaged or set(rows) != by_user:
         got = line(f"{sorted(mean)}" + (f" and rows {sorted(rows)}" if rows else ""))
@@ -113,35 +112,26 @@ def read_arrays(
         raise Refused(f"wrong arrays: got {got}, expected {wanted}")
     means, each, wrong, count = Arrays(), Arrays(), dict[int, str](), len(users)
     for name, one in schema.arrays.items():
-        largest = most(one, schema)
+        most = math.inf
+        if one.dtype.kind == "f":
+            entries = max(one.size, 1) * max(len(schema.samples), 1)
+            most = math.sqrt(float(np.finfo(one.dtype).max) / (MARGIN * entries))
         if name in averaged:
             means[name] = plain(mean[name], {one.dtype, np.dtype(np.float64)}, one.shape, name)
-            if not bounded(means[name].reshape(1, -1), largest).all():
-                raise Refused(unfit(name, means[name], largest))
-            continue
-        each[name] = plain(rows[name], {one.dtype}, (count, *one.shape), name)
-        for place in np.flatnonzero(~bounded(each[name].reshape(count, -1), largest)):
-            wrong.setdefault(int(place), unfit(name, each[name][place], largest))
+            flat = means[name].reshape(1, one.size)
+        else:
+            each[name] = plain(rows[name], {one.dtype}, (count, *one.shape), name)
+            flat = each[name].reshape(count, one.size)
+        fits = (flat.min(1, initial=0) >= -most) & (flat.max(1, initial=0) <= most)  # NaN does not
+        for place in np.flatnonzero(~fits):
+            if name in averaged:
+                raise Refused(unfit(name, means[name], most))
+            wrong.setdefault(int(place), unfit(name, each[name][place], most))
     for at, user in enumerate(users if schema.fault else ()):
         own = {name: array[at] for name, array in each.items()}
         if at not in wrong and schema.fault and (why := schema.fault(user, own)):
             wrong[at] = why
     return means, each, wrong
-
-
-def most(one: Array, schema: Schema) -> float:
-    """The largest entry of a user's array: sums of squares over all users are finite with it."""
-    if one.dtype.kind != "f":
-        return math.inf
-    count = max(one.size, 1) * max(len(schema.samples), 1)
-    return math.sqrt(float(np.finfo(one.dtype).max) / (MARGIN * count))
-
-
-def bounded(rows: Array, limit: float) -> Bools:
-    """Mark the rows whose entries are all finite and within the limit."""
-    if not rows.size:
-        return np.ones(len(rows), bool)
-    return np.asarray((rows.min(1) >= -limit) & (rows.max(1) <= limit))
 
 
 def unfit(name: str, array: Array, limit: float) -> str:

@@ -44,7 +44,8 @@ class Untrained:
 class Trained:
     """Weights W (users, ...), bias b (users, out) or None, and their momentum.
 
-    `pull` is what a `Pull` adds to the gradients of W, weight decay included, and of b.
+    `pull` is what a `Pull` adds to the gradients of W, weight decay included, and of b; where
+    neither is set, nothing is added.
     """
 
     def __init__(
@@ -56,7 +57,10 @@ class Trained:
         pull: tuple[Drift, Drift] | None = None,
     ) -> None:
         self.w, self.b, self.keys, self.trained = w, b, keys, trained
-        self.dw, self.db = pull or (Drift(keys.decay), Drift())
+        self.dw: Drift | None = Drift(keys.decay) if keys.decay else None
+        self.db: Drift | None = None
+        if pull is not None:
+            self.dw, self.db = pull
         self.mw = torch.zeros_like(w) if trained and keys.momentum else None
         self.mb = torch.zeros_like(b) if trained and keys.momentum and b is not None else None
         self.h = w
@@ -66,7 +70,8 @@ class Trained:
         if self.b is None:
             return
         b = self.b[: len(g)]
-        self.db.add(g, b)
+        if self.db is not None:
+            self.db.add(g, b)
         if self.mb is None:
             b.add_(g, alpha=-self.keys.lr)
         else:
@@ -77,7 +82,7 @@ class Trained:
         if not self.trained:
             return
         for p, drift, m in ((self.w, self.dw, self.mw), (self.b, self.db, self.mb)):
-            if p is not None:
+            if p is not None and drift is not None:
                 drift.follow(p[:users])
             if m is not None:
                 m.zero_()
@@ -101,8 +106,11 @@ class Dense(Trained):
             if self.mw is not None:
                 m = self.mw[: len(d)]
                 m.baddbmm_(d.transpose(1, 2), self.h, beta=keys.momentum)
-                self.dw.add(m, w)
+                if self.dw is not None:
+                    self.dw.add(m, w)
                 w.add_(m, alpha=-keys.lr)
+            elif self.dw is None:
+                w.baddbmm_(d.transpose(1, 2), self.h, alpha=-keys.lr)
             elif isinstance(self.dw.rate, Tensor):
                 g = torch.bmm(d.transpose(1, 2), self.h)
                 self.dw.add(g, w)
@@ -164,7 +172,8 @@ class Conv(Trained):
         back, gw, gb = self.gradients(d, onward)
         if self.trained:
             g = gw.view_as(w) if gw.is_contiguous() else gw.reshape(w.shape)
-            self.dw.add(g, w)
+            if self.dw is not None:
+                self.dw.add(g, w)
             if self.mw is not None:
                 g = self.mw[:users].mul_(self.keys.momentum).add_(g)
             w.add_(g, alpha=-self.keys.lr)

@@ -12,12 +12,11 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from corsage.core.arrays import Floats32
 from corsage.core.configuration.key_groups import TrainKeys
-from corsage.networks.batches import Examples, Order, Plan
+from corsage.networks.batches import Examples, Order
 from corsage.networks.gradients import UserLosses
 from corsage.networks.local_training import Job
 from corsage.networks.network import Network
@@ -112,29 +111,7 @@ def way_of(job: Job) -> Way:
     plain = job.keys.plain and job.data.objective is None and job.data.views is None
     if plain and not (job.head or job.network.stackable):
         return descended
-    return trained_together if plain and job.data.losses is None else descended_by_rule
-
-
-def starts_of(job: Job, rows: Floats32, users: list[int]) -> torch.Tensor:
-    """A copy of some users' rows; of one whole model it is the network's own vector."""
-    network = job.network
-    if len(users) > 1 or job.head or job.part != network.whole:
-        return torch.from_numpy(rows[users]).to(job.data.x.device)
-    network.set(network.whole, rows[users[0]])
-    return network.flat.unsqueeze(0)
-
-
-def trained_together(
-    job: Job, rows: Floats32, group: list[int]
-) -> tuple[list[int], Tensor, Tensor | None]:
-    """Users in the order of the rows, their trained part, and the centres if these followed."""
-    plan = Plan.build(job.orders, job.data.offsets, group)
-    starts = starts_of(job, rows, plan.users)
-    pull = job.pull and job.pull.pick(plan.users)
-    result, centres = stacked.train_stacked(
-        job.network, starts, job.part, (job.data, plan), job.keys, pull, job.head
-    )
-    return plan.users, result, centres
+    return stacked.train_stacked if plain and job.data.losses is None else descended_by_rule
 
 
 def users_together(

@@ -6,19 +6,19 @@ linear heads on features. Each user's numbers are those of the loop over users, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
+from corsage.core.arrays import Floats32
 from corsage.core.configuration.key_groups import TrainKeys
-from corsage.networks.batches import Examples, Plan
-from corsage.networks.criterion import Criterion, Sloped
+from corsage.networks.batches import Plan
+from corsage.networks.criterion import Sloped
+from corsage.networks.local_training import Job
 from corsage.networks.network import Block, Network
 from corsage.networks.proximal import Drift, Pull
 from corsage.networks.together.layers import Conv, Dense, Flatten, Layer, MaxPool, Relu
-
-Gather = Callable[[Tensor, Tensor], Tensor]
 
 
 class Stacked:
@@ -134,32 +134,6 @@ def data_for(network: Network, x: Tensor) -> Tensor:
     return x.flatten(1)
 
 
-@torch.no_grad()
-def run(
-    layers: Sequence[Layer],
-    gather: Gather,
-    data: Examples,
-    plan: Plan,
-    criterion: Criterion,
-    follow: int = 0,
-) -> None:
-    """Take all steps of a plan with the mean loss of each user's batch.
-
-    With `follow`, the centres of pulls move after every so many steps.
-    """
-    first = next((i for i, layer in enumerate(layers) if layer.trained), len(layers))
-    plan = plan.to(data.x.device)
-    every = plan.rows
-    labels = data.y[every].unsqueeze(-1)
-    for s, active in enumerate(plan.active):
-        rows, weights = every[s, :active], plan.weights[s]
-        share = 1.0 / rows.shape[1] if weights is None else weights
-        propagate(layers, first, gather(data.x, rows), labels[s, :active], share, criterion)
-        if follow and (s + 1) % follow == 0:
-            for layer in layers:
-                layer.follow(active)
-
-
 def propagate(
     layers: Sequence[Layer],
     first: int,
@@ -184,21 +158,33 @@ def flat_rows(x: Tensor, rows: Tensor) -> Tensor:
     return x.index_select(0, rows.flatten()).view(*rows.shape, *x.shape[1:])
 
 
+@torch.no_grad()
 def train_stacked(
-    network: Network,
-    rows: Tensor,
-    part: slice,
-    work: tuple[Examples, Plan],
-    keys: TrainKeys,
-    pull: Pull | None = None,
-    head: bool = False,
-) -> tuple[Tensor, Tensor | None]:
-    """Train one part of the models `rows` (users, P), which are in the plan's order of users.
+    job: Job, models: Floats32, group: list[int]
+) -> tuple[list[int], Tensor, Tensor | None]:
+    """Users in the order of the rows, their trained part, and the centres if these followed.
 
-    Of one user they are trained in place. Also returns the centres of the pull (its users in the
-    same order), if they followed. With `head`, `rows` are linear heads, the examples are features.
+    `models` are whole ones (users, P), or with `job.head` linear heads. An only user's whole model
+    is trained where it is in the network; the centres of a pull move after every so many steps.
     """
-    stacked = Stacked(network, rows, part, keys, pull, head)
-    every = pull.every if pull is not None else 0
-    run(stacked.layers, stacked.gather, *work, network.criterion, every)
-    return stacked.result(), stacked.centre() if every else None
+    network, plan = job.network, Plan.build(job.orders, job.data.offsets, group)
+    if len(group) > 1 or job.head or job.part != network.whole:
+        starts = torch.from_numpy(models[plan.users]).to(job.data.x.device)
+    else:
+        network.set(network.whole, models[plan.users[0]])
+        starts = network.flat.unsqueeze(0)
+    pull = job.pull and job.pull.pick(plan.users)
+    copies, x = Stacked(network, starts, job.part, job.keys, pull, job.head), job.data.x
+    layers, follow = copies.layers, pull.every if pull is not None else 0
+    first = next((i for i, layer in enumerate(layers) if layer.trained), len(layers))
+    plan = plan.to(x.device)
+    labels = job.data.y[plan.rows].unsqueeze(-1)
+    for s, active in enumerate(plan.active):
+        rows, weights = plan.rows[s, :active], plan.weights[s]
+        share = 1.0 / rows.shape[1] if weights is None else weights
+        h = copies.gather(x, rows)
+        propagate(layers, first, h, labels[s, :active], share, network.criterion)
+        if follow and (s + 1) % follow == 0:
+            for layer in layers:
+                layer.follow(active)
+    return plan.users, copies.result(), copies.centre() if follow else None

@@ -294,9 +294,9 @@ def test_users_are_trained_alone_when_a_group_is_spoilt(monkeypatch):
     wanted = doors.train_models(net, net.initial, data, orders, KEYS)
     real = stacked.train_stacked
 
-    def leaking(network, rows, *rest):
-        out, centres = real(network, rows, *rest)
-        return (out.fill_(torch.nan) if len(rows) > 1 else out), centres
+    def leaking(job, rows, group):
+        users, out, centres = real(job, rows, group)
+        return users, (out.fill_(torch.nan) if len(group) > 1 else out), centres
 
     monkeypatch.setattr(stacked, "train_stacked", leaking)
     got = doors.train_models(net, net.initial, data, orders, KEYS)

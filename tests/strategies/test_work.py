@@ -14,7 +14,7 @@ from corsage.core.configuration.config import Config
 from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.registry import ALGORITHMS
 from corsage.strategies import strategy_class
-from corsage.strategies.effort import as_set, effort, said, unequal, whole_steps, with_budget
+from corsage.strategies.effort import as_set, said, unequal, whole_steps, with_budget, work_of
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
 from tests.support.federations import CLUSTER_MAP, CONVEX
@@ -82,7 +82,7 @@ def test_the_budget_is_that_of_the_most_costly_method() -> None:
         Config.parse({"strategy": "fedrep,fedavg,local,mixed-model", "model": "mlp"})
     )
     assert config.train.work_epochs == 11
-    efforts = {n: effort(n, config.train, config.keys_of(n)) for n in config.run.strategy}
+    efforts = {n: work_of(n, config.train, config.keys_of(n))[0] for n in config.run.strategy}
     assert efforts == {"fedrep": 1, "fedavg": 11, "local": 11, "mixed-model": 1}
     assert unequal(config) == {"mixed-model": "it is solved exactly"}
     assert said(config) == (
@@ -93,7 +93,7 @@ def test_the_budget_is_that_of_the_most_costly_method() -> None:
 
 def test_a_method_alone_does_what_its_keys_say() -> None:
     config = with_budget(Config.parse({"strategy": "ditto", "ditto-epochs": 3}))
-    assert effort("ditto", config.train, config.keys_of("ditto")) == 1
+    assert work_of("ditto", config.train, config.keys_of("ditto")) == (1, 0)
 
 
 def test_a_budget_that_is_set_stays() -> None:
