@@ -41,7 +41,7 @@ from corsage.datasets.user_data import FederatedData
 from corsage.networks.batches import Examples, Loss, Order
 from corsage.networks.local_training import train_bodies, train_heads, train_models
 from corsage.networks.network import Network
-from corsage.networks.pull import Pull
+from corsage.networks.proximal import Pull
 from corsage.networks.training import SINGLE, Types
 from corsage.networks.user_scores import Arithmetic, features_of_each, outputs_of_each, score
 from corsage.strategies.effort import work_of

@@ -9,7 +9,7 @@ import numpy as np
 from corsage.clients.base import Client, Got, Models, Sent
 from corsage.core.messages.asked import Takes, floats
 from corsage.networks.batches import Examples
-from corsage.networks.pull import Pull
+from corsage.networks.proximal import Pull
 from corsage.strategies.pfedme import PFedMeKeys
 
 

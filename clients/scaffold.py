@@ -9,7 +9,7 @@ from corsage.clients.fedavg import FedAvgClient
 from corsage.core.configuration.train_keys import TrainKeys
 from corsage.core.messages.asked import Takes, floats
 from corsage.networks.batches import Examples
-from corsage.networks.pull import Pull
+from corsage.networks.proximal import Pull
 from corsage.strategies.scaffold import ScaffoldKeys
 
 
