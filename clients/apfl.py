@@ -30,7 +30,7 @@ class APFLClient(Client[APFLKeys]):
 
     def train(self, got: Got, data: Examples) -> Sent:
         """E epochs of steps on w_i, v_i, and perhaps one on alpha_i; w_i goes back."""
-        orders = self.local_orders("model", data)
+        orders = self.orders("model", data)
         self.count(map(len, orders), gradients=2)  # of the mixture, and of w
         start, (own, alphas) = got.shared["model"], self._own()
 

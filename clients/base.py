@@ -41,7 +41,7 @@ from corsage.datasets.user_data import FederatedData
 from corsage.networks.batches import Examples, Loss, Order
 from corsage.networks.local_training import train_bodies, train_heads, train_models
 from corsage.networks.network import Network
-from corsage.networks.pull import Pull
+from corsage.networks.proximal import Pull
 from corsage.networks.training import SINGLE, Types
 from corsage.networks.user_scores import Arithmetic, features_of_each, outputs_of_each, score
 from corsage.strategies.effort import work_of
@@ -85,7 +85,7 @@ class Client(FlowerClient, Generic[K]):
         cache: Cache | None = None,
     ) -> None:
         self.task, self.users, self.data = task, list(users), data
-        self.names = Names.of(users)
+        self.names = users if isinstance(users, Names) else Names(users)
         self.keys, self.settings = cast(K, task.keys), task.train
         self.full = network
         # What trains: the rear, on features of the frozen front; of images that change all of it.
@@ -174,14 +174,14 @@ class Client(FlowerClient, Generic[K]):
     ) -> Floats32:
         """Whole models after the round's SGD, from one start (P,) or from their own (users, P).
 
-        It takes so many epochs, or the batches of `orders`; by default those of `local_orders`.
-        Batches, and how images change, are drawn for the purpose.
+        It takes so many epochs, or the batches of `orders`; by default those of a round. Batches,
+        and how images change, are drawn for the purpose.
         """
         if self.training is not None:
             own = self.settings.local_epochs if epochs is None else epochs
             return self.training.of(self, "model", starts, data, own, pull)
         if orders is None:
-            orders = self.local_orders(purpose, data, epochs)
+            orders = self.orders(purpose, data, epochs)
         self.count(map(len, orders))
         data, keys = data.on(purpose), settings or self.settings
         return train_models(self.network, starts, data, orders, keys, pull)
@@ -210,7 +210,7 @@ class Client(FlowerClient, Generic[K]):
         if self.training is not None:
             own = self.settings.local_epochs if epochs is None else epochs
             return self.training.over(self, "body", (body, heads), data, own)
-        orders = self.local_orders("body", data, epochs)
+        orders = self.orders("body", data, epochs)
         self.count(map(len, orders))
         return train_bodies(self.network, body, heads, data.on("body"), orders, self.settings)
 
@@ -218,17 +218,16 @@ class Client(FlowerClient, Generic[K]):
         """The inputs of each user's head (samples, F), under whole models (users, P)."""
         return features_of_each(self.network, models, data)
 
-    def local_orders(self, purpose: str, data: Examples, epochs: int | None = None) -> list[Order]:
-        """The batches of a round: of so many epochs, else of `local-steps` or `local-epochs`."""
-        keys = self.settings
-        usual = keys.local_epochs, keys.local_steps
-        return self.orders(purpose, data, *(usual if epochs is None else (epochs,)))
-
-    def orders(self, purpose: str, data: Examples, epochs: int, steps: int = 0) -> list[Order]:
+    def orders(
+        self, purpose: str, data: Examples, epochs: int | None = None, steps: int = 0
+    ) -> list[Order]:
         """The batches of each user: drawn for this purpose, round and user, and nothing else.
 
-        With `steps` they are so many, over as many epochs as that takes.
+        They are of so many epochs, else of `local-steps` or `local-epochs`; with `steps` they are
+        so many, over as many epochs as that takes.
         """
+        if epochs is None:
+            epochs, steps = self.settings.local_epochs, self.settings.local_steps
         return orders_of(self, purpose, data.sizes, epochs, steps)
 
     def count(self, steps: Iterable[int] | int, gradients: int = 1) -> None:

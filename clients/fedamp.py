@@ -6,7 +6,7 @@ from corsage.clients.base import Got, Sent
 from corsage.clients.local import LocalClient
 from corsage.core.messages.asked import Takes, floats
 from corsage.networks.batches import Examples
-from corsage.networks.pull import Pull
+from corsage.networks.proximal import Pull
 from corsage.strategies.fedamp import FedAMPKeys
 
 

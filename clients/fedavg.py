@@ -8,7 +8,7 @@ from corsage.clients.base import Client, Got, K, Models, Sent
 from corsage.core.arrays import Floats32
 from corsage.core.messages.asked import Takes, floats
 from corsage.networks.batches import Examples
-from corsage.networks.pull import Pull
+from corsage.networks.proximal import Pull
 
 
 class FedAvgClient(Client[K]):

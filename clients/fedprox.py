@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corsage.clients.fedavg import FedAvgClient
 from corsage.core.arrays import Floats32
-from corsage.networks.pull import Pull
+from corsage.networks.proximal import Pull
 from corsage.strategies.fedprox import FedProxKeys
 
 

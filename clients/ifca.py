@@ -52,5 +52,5 @@ class IFCAClient(Client[IFCAKeys]):
     def _steps(self, data: Examples) -> list[Order]:
         """Batches of SGD, or one step on all data of the user."""
         if self.keys.ifca_averaging == "models":
-            return self.local_orders("model", data)
+            return self.orders("model", data)
         return [[np.arange(n)] for n in data.sizes]

@@ -11,7 +11,7 @@ from corsage.core.keys import STEP_LIMIT
 from corsage.core.messages.asked import Takes, floats
 from corsage.core.messages.fields import Whole
 from corsage.networks.batches import Examples
-from corsage.networks.pull import Pull
+from corsage.networks.proximal import Pull
 from corsage.strategies.l2gd import L2GDKeys, aggregate, contraction
 
 

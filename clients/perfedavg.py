@@ -34,7 +34,7 @@ class PerFedAvgClient(Client[PerFedAvgKeys]):
         """w_i <- tau steps on F_i from w."""
         keys = self.keys
         streams = STREAMS[:2] if keys.perfedavg_variant == "fo" else STREAMS
-        orders = [self.local_orders(f"perfedavg {name}", data) for name in streams]
+        orders = [self.orders(f"perfedavg {name}", data) for name in streams]
         self.count(map(len, orders[0]), gradients=GRADIENTS[keys.perfedavg_variant])
 
         def work(losses: UserLosses) -> tuple[Tensor]:

@@ -9,7 +9,7 @@ import numpy as np
 from corsage.clients.base import Client, Got, Models, Sent
 from corsage.core.messages.asked import Takes, floats
 from corsage.networks.batches import Examples
-from corsage.networks.pull import Pull
+from corsage.networks.proximal import Pull
 from corsage.strategies.pfedme import PFedMeKeys
 
 
@@ -23,7 +23,7 @@ class PFedMeClient(Client[PFedMeKeys]):
     def train(self, got: Got, data: Examples) -> Sent:
         """R times: K steps on f_i(theta; D) + lambda/2 |theta - w_i|^2, then w_i follows theta."""
         keys, start = self.keys, got.shared["model"]
-        rounds = self.local_orders("model", data)
+        rounds = self.orders("model", data)
         orders = [[batch for batch in order for _ in range(keys.pfedme_steps)] for order in rounds]
         w = np.tile(start, (len(self.users), 1))
         speed = self.settings.lr * keys.pfedme_lambda

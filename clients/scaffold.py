@@ -9,7 +9,7 @@ from corsage.clients.fedavg import FedAvgClient
 from corsage.core.configuration.train_keys import TrainKeys
 from corsage.core.messages.asked import Takes, floats
 from corsage.networks.batches import Examples
-from corsage.networks.pull import Pull
+from corsage.networks.proximal import Pull
 from corsage.strategies.scaffold import ScaffoldKeys
 
 
@@ -24,7 +24,7 @@ class ScaffoldClient(FedAvgClient[ScaffoldKeys]):
         """y_i by K steps y_i <- y_i - eta_l (g_i(y_i) - c_i + c) from x, then c_i+."""
         x, c, keys = got.shared["model"], got.shared["variate"], self.settings
         c_i = self.remembered("variate", np.zeros_like(c))
-        orders = self.local_orders("model", data)
+        orders = self.orders("model", data)
         y = self.sgd(x, data, orders=orders, pull=Pull(0.0, x, shift=c - c_i))
         weights = np.array([gradients_taken(len(order), keys) for order in orders])
         scale = (keys.lr * weights)[:, None]

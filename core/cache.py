@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from threading import RLock
 from typing import Any, TypeVar
 
@@ -18,11 +18,6 @@ class Names(tuple[str, ...]):
         if found is None:
             found = self.__dict__["hash"] = super().__hash__()
         return found
-
-    @classmethod
-    def of(cls, users: Sequence[str]) -> Names:
-        """These users, if they are no such key yet."""
-        return users if isinstance(users, Names) else cls(users)
 
 
 class Cache:

@@ -21,7 +21,7 @@ from corsage.core.training_paths import AUTO, LOOP, Choice
 from corsage.networks.batches import Examples, Order
 from corsage.networks.build import build_network
 from corsage.networks.network import Network
-from corsage.networks.pull import Pull
+from corsage.networks.proximal import Pull
 from corsage.networks.training import StepLoss, pulled_sgd, sgd
 from corsage.networks.user_scores import all_features
 from corsage.networks.vector import LARGE_MODEL

@@ -26,7 +26,7 @@ from corsage.core.errors import ConfigError
 from corsage.core.seeding import reseed, torch_seed
 from corsage.networks.batches import Examples
 from corsage.networks.network import Network
-from corsage.networks.pull import Drift, Pull
+from corsage.networks.proximal import Drift, Pull
 
 Words = Mapping[str, Any]
 

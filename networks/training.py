@@ -20,7 +20,7 @@ from corsage.core.errors import ModelError
 from corsage.core.seeding import reseed
 from corsage.networks.batches import Change, Loss, Mean, Order, on_device, steps_on
 from corsage.networks.network import Network
-from corsage.networks.pull import Drift, Pull
+from corsage.networks.proximal import Drift, Pull
 from corsage.networks.rules import rule_of
 from corsage.networks.vector import LARGE_MODEL
 

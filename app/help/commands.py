@@ -63,7 +63,7 @@ COMMAND_GROUPS: dict[str, dict[str, Command]] = {
 
 COMMANDS = {name: command for group in COMMAND_GROUPS.values() for name, command in group.items()}
 """What may stand in front; anything else is a run."""
-OPTIONS = ("--help", "--resume", "--version")
+RUN_OPTIONS = ("--help", "--resume", "--version")
 """What a slip may have meant besides."""
 
 
@@ -84,6 +84,6 @@ def listing() -> str:
 
 def suggestion(word: str) -> str:
     """A hint for a first word that is neither a command nor a key."""
-    close = get_close_matches(word, [*COMMANDS, *OPTIONS], 1)
-    what = "" if close and close[0] in OPTIONS else "the command "
+    close = get_close_matches(word, [*COMMANDS, *RUN_OPTIONS], 1)
+    what = "" if close and close[0] in RUN_OPTIONS else "the command "
     return f" Did you mean {what}{close[0]}?" if close else ""

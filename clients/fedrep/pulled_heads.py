@@ -12,7 +12,7 @@ from corsage.clients.base import Client, Got, Models, Sent
 from corsage.core.arrays import Floats32
 from corsage.core.messages.asked import Takes, floats
 from corsage.networks.batches import Examples
-from corsage.networks.pull import Pull
+from corsage.networks.proximal import Pull
 from corsage.strategies.fedrep.fedrep import FedRepKeys
 
 H = TypeVar("H", bound=FedRepKeys)

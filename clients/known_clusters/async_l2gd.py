@@ -19,7 +19,7 @@ from corsage.core.messages.asked import Takes, floats
 from corsage.core.messages.fields import Real, Text
 from corsage.core.seeding import generator
 from corsage.networks.batches import Examples, Order
-from corsage.networks.pull import Pull
+from corsage.networks.proximal import Pull
 from corsage.networks.training import batches, steps_of
 from corsage.strategies.known_clusters.async_l2gd import AsyncL2GDKeys
 

@@ -9,7 +9,7 @@ import numpy as np
 from corsage.core.arrays import Floats32
 from corsage.networks.batches import Examples
 from corsage.networks.own_training import Lesson, OwnTraining
-from corsage.networks.pull import Pull
+from corsage.networks.proximal import Pull
 from corsage.strategies.effort import whole_steps
 
 if TYPE_CHECKING:

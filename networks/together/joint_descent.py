@@ -24,7 +24,7 @@ from corsage.networks.gradients import (
 )
 from corsage.networks.local_training import Job
 from corsage.networks.network import Network
-from corsage.networks.pull import Drift, Pull
+from corsage.networks.proximal import Drift, Pull
 from corsage.networks.rules import update_rule
 from corsage.networks.together import stacked
 from corsage.networks.together.layers import Layer, Relu

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from corsage.core.configuration.key_groups import TrainKeys
-from corsage.networks.pull import Drift
+from corsage.networks.proximal import Drift
 
 
 class Layer(Protocol):

@@ -17,7 +17,7 @@ from corsage.networks.batches import Plan
 from corsage.networks.criterion import Sloped
 from corsage.networks.local_training import Job
 from corsage.networks.network import Block, Network
-from corsage.networks.pull import Drift, Pull
+from corsage.networks.proximal import Drift, Pull
 from corsage.networks.together.layers import Conv, Dense, Flatten, Layer, MaxPool, Relu
 
 

@@ -39,7 +39,7 @@ from corsage.strategies.known_clusters.coins.conversation import (
     ask_each,
     check_enough,
 )
-from corsage.strategies.known_clusters.coins.possible import likelihood_fault
+from corsage.strategies.known_clusters.coins.impossible import likelihood_fault
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script

@@ -20,7 +20,7 @@ from corsage.solvers.known_clusters.variances.shapes import FULL
 from corsage.solvers.known_clusters.variances.uncertainty import RECORDS, Likely
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort
 from corsage.strategies.known_clusters.coins.conversation import Answer, Request, ask_each
-from corsage.strategies.known_clusters.coins.possible import summary_fault
+from corsage.strategies.known_clusters.coins.impossible import summary_fault
 from corsage.strategies.known_clusters.covariance_table import SUMS_OF_SEVERAL
 from corsage.strategies.known_clusters.linear_summary import (
     ClusterEstimate,

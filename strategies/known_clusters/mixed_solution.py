@@ -34,7 +34,7 @@ from corsage.strategies.known_clusters.coins.conversation import (
     ask_each,
     check_enough,
 )
-from corsage.strategies.known_clusters.coins.possible import step_fault
+from corsage.strategies.known_clusters.coins.impossible import step_fault
 from corsage.strategies.known_clusters.estimation import VarianceEstimation
 from corsage.strategies.known_clusters.own_sums import TRAVELLED, OwnSums
 from corsage.strategies.known_clusters.units import Units

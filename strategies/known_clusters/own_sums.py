@@ -46,7 +46,7 @@ from corsage.strategies.known_clusters.coins.conversation import (
     ask_each,
     check_enough,
 )
-from corsage.strategies.known_clusters.coins.possible import quadratic_fault
+from corsage.strategies.known_clusters.coins.impossible import quadratic_fault
 from corsage.strategies.known_clusters.covariance_table import (
     APPROXIMATE,
     LEFT_OUT,

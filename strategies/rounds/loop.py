@@ -124,7 +124,7 @@ def exchange_once(strategy: Algorithm[Any, Any], number: int) -> Script[Replies]
     question = question_to(job, "train", users, parcel, schema, options, number)
     replies = yield question
 
-    # Merge.
+    # Merge, by robust averages and the server's own optimizer where they are on.
     job.accept(number, replies)
     if averaging.on:
         replies = averaging.merged(replies, origins)

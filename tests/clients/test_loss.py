@@ -18,7 +18,7 @@ from corsage.core.messages.wire import Task
 from corsage.networks.batches import Examples, Loss
 from corsage.networks.build import build_network
 from corsage.networks.network import Network
-from corsage.networks.pull import Pull
+from corsage.networks.proximal import Pull
 from tests.support.federations import federate, settings
 from tests.support.reference import (
     KEYS,

@@ -16,7 +16,7 @@ from corsage.networks import local_training as doors
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
 from corsage.networks.network import Network
-from corsage.networks.pull import Pull
+from corsage.networks.proximal import Pull
 from corsage.networks.rules import Momentum, clip, rule_of, update_rule
 from corsage.networks.training import StepLoss, batches, pulled_sgd, sgd
 from corsage.networks.training_objective import Objective, class_weights

@@ -18,7 +18,7 @@ from corsage.networks.augment import Views
 from corsage.networks.batches import Examples
 from corsage.networks.gradients import AutogradLosses, in_groups, training
 from corsage.networks.network import Network
-from corsage.networks.pull import Pull
+from corsage.networks.proximal import Pull
 from corsage.networks.together import parts
 from corsage.networks.together import path_choice as choice
 from corsage.networks.together.joint_descent import losses_of

@@ -16,7 +16,7 @@ from corsage.core.configuration.key_groups import TrainKeys
 from corsage.networks import local_training as doors
 from corsage.networks.network import Network
 from corsage.networks.parameter_groups import Words
-from corsage.networks.pull import Pull
+from corsage.networks.proximal import Pull
 from corsage.networks.together import path_choice as choice
 from corsage.networks.training import batches
 from tests.networks.test_training import orders_for, rows_for

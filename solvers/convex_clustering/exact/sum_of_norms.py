@@ -228,6 +228,8 @@ def _alone(problem: Problem) -> Found:
     x = problem.costs.minimise()
     missing = np.flatnonzero(~np.isfinite(x).all(1))
     if missing.size:
+        if problem.lam > 0:
+            raise ModelError("no model is best for users who share one; set ridge.")
         raise ModelError(f"user {missing[0]}: no local model is best; set ridge, or lambda > 0.")
     mu = np.zeros((len(problem.edges), problem.costs.d))
     return Found(x, mu, problem.gap(x, mu), 0)

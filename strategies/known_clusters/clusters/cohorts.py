@@ -19,6 +19,7 @@ from corsage.core.errors import ConfigError, NodeError
 from corsage.core.messages.replies import name_users, reading_order
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.roster import Member
+from corsage.strategies.rounds.state import Progress
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,8 @@ class KnownClusters:
             others = set(names.refused)
             users = [user for user in self.job.members.users if user not in others]
             cohorts = self._grouped(users, names)
+            if self._names is not names:
+                check_dealt(cohorts, self.job.progress)
             clusters = {cohort.cluster for cohort in cohorts}
             places = [place for place, name in enumerate(names.known) if name in clusters]
             self._present = Present([names.known[place] for place in places], places, cohorts)
@@ -206,6 +209,24 @@ def cohort_name(cluster: str, users: list[str]) -> str:
     if len(users) == 1:
         return users[0]
     return f"cluster {cluster} #{blake2b(chr(31).join(users).encode(), digest_size=6).hexdigest()}"
+
+
+def check_dealt(cohorts: Sequence[Cohort], progress: Progress) -> None:
+    """Refuse to go on where the kept states are those of other cohorts: their models are not found.
+
+    A device that is gone, or lost its state, is neither: it has a single user.
+    """
+    names = {cohort.name for cohort in cohorts}
+    new = [cohort for cohort in cohorts if cohort.name not in progress.versions]
+    lost = {user: c for c in new for user in c.users if user in progress.trained}
+    gone = [name for name in progress.versions if name not in names]
+    if any(name in lost or name not in progress.trained for name in gone) and lost:
+        cluster = next(iter(lost.values())).cluster
+        raise ConfigError(
+            f"num-nodes: users of cluster {cluster} are on other nodes than before, and their "
+            "models, which a node keeps together, are not found: go on with the num-nodes that the "
+            "run began with, or start a new run."
+        )
 
 
 def check_clusters(users: list[str], missing: list[str]) -> None:

@@ -21,7 +21,7 @@ from corsage.solvers.convex_clustering.exact.sum_of_norms import (
     prox,
     user_terms,
 )
-from corsage.solvers.losses.convex import linear_losses, points
+from corsage.solvers.losses.convex import SmoothLosses, linear_losses, points
 from tests.support.convex_problems import (
     KINDS,
     N,
@@ -288,3 +288,10 @@ def test_clusters_are_never_apart_by_rounding_alone(seed):
         apart = np.linalg.norm(edges.differences(found.x), axis=1)
         assert found.certified and apart[apart > 0].min(initial=1.0) > 1e-10
     assert not any(found.labels.any() for found in tight[-4:])
+
+
+@pytest.mark.parametrize(("lam", "words"), [(0.0, "or lambda > 0"), (0.1, "share one; set ridge")])
+def test_where_no_model_is_best_the_advice_is_one_that_can_be_taken(lam: float, words: str) -> None:
+    losses = SmoothLosses(lambda i, x: torch.nn.functional.softplus(-x).sum() - 0.1 * x[0], 1, 1)
+    with pytest.raises(ModelError, match=words):
+        fit(losses, lam)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +28,7 @@ from corsage.strategies.rounds.roster import Member
 from tests.support.federations import ELLIPSES, TIES, federate
 from tests.support.grids import Watched
 from tests.support.known_users import hosting
+from tests.support.resuming import Resume, Stop
 
 CLUSTERS = st.lists(st.sampled_from("abcdef"), min_size=1, max_size=40)
 
@@ -162,3 +164,23 @@ def test_one_cohorts_failure_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(notes.notes) == 1 and "ValueError: out of luck" in notes.notes[0]
     assert len(result.json()[0]["per_user"]) == 12
     assert set(strategy.progress.versions.values()) == {strategy.progress.exchange}
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 5), (12, 3), (3, 12)])
+@pytest.mark.parametrize("name", ["async-l2gd", "mixed-model"])
+def test_a_resume_on_other_nodes_is_refused(
+    tmp_path: Path, name: str, before: int, after: int
+) -> None:
+    """A cohort that is another one finds no models; it would end elsewhere, and nobody notice."""
+    stopped = Stop(tmp_path / "checkpoint", 3)
+    with pytest.raises(KeyboardInterrupt):
+        federate(name, before, [stopped])
+    with pytest.raises(ConfigError, match=r"num-nodes: users of cluster .* on other nodes"):
+        federate(name, after, [Resume(tmp_path / "checkpoint", 2)])
+
+
+def test_a_resume_on_nodes_with_the_same_cohorts_is_not(tmp_path: Path) -> None:
+    """Whole clusters, on one node or on three."""
+    with pytest.raises(KeyboardInterrupt):
+        federate("mixed-model", 1, [Stop(tmp_path / "checkpoint", 3)])
+    federate("mixed-model", 3, [Resume(tmp_path / "checkpoint", 2)])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from corsage.core.arrays import Arrays, Floats
 from corsage.solvers.known_clusters.mixed_model import pack
-from corsage.strategies.known_clusters.coins.possible import quadratic_fault
+from corsage.strategies.known_clusters.coins.impossible import quadratic_fault
 
 D, COUNT = 3, 20
 

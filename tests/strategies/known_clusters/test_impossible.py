@@ -11,7 +11,7 @@ from flwr.app import Array, Message, RecordDict
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.core.messages.encoding import encode
-from corsage.strategies.known_clusters.coins.possible import semidefinite
+from corsage.strategies.known_clusters.coins.impossible import semidefinite
 from tests.support.federations import federate
 from tests.support.known_users import HIERARCHICAL
 

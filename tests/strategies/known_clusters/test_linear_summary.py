@@ -28,7 +28,7 @@ from corsage.solvers.known_clusters.variances.shape_choice import equal_shapes
 from corsage.solvers.known_clusters.variances.shapes import ONE
 from corsage.strategies import strategy_class
 from corsage.strategies.known_clusters import inference, mixed_model, own_sums
-from corsage.strategies.known_clusters.coins.possible import summary_fault
+from corsage.strategies.known_clusters.coins.impossible import summary_fault
 from corsage.strategies.known_clusters.linear_summary import Coefficient
 from corsage.strategies.known_clusters.units import Units
 from tests.support.mixed_models import Records, records, statsmodels_fit
