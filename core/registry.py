@@ -13,10 +13,10 @@ Nothing is imported before it is named.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
+from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
 from corsage.core.errors import ConfigError, NotInstalled
@@ -24,6 +24,8 @@ from corsage.core.keys import Keys, NoKeys
 
 if TYPE_CHECKING:
     from corsage.core.configuration.key_groups import DataKeys
+
+log = getLogger("corsage")
 
 
 @dataclass(frozen=True)
@@ -149,13 +151,18 @@ def attached(place: str) -> Any:
 
 
 def part(module: str, what: str) -> Any:
-    """A module of Corsage, which `what` needs; NotInstalled if it, or what it needs, is gone."""
+    """A module of Corsage, which `what` needs; NotInstalled if it, or what it needs, is gone.
+
+    A line names a file that is no Python.
+    """
     try:
         return import_module(f"corsage.{module}")
     except ModuleNotFoundError as error:
         if not_installed(error) is None:
             raise
         raise NotInstalled(f"{what}: {not_installed(error)}") from error
+    except SyntaxError as error:
+        raise ConfigError(f"{what}: {error.filename}:{error.lineno}: {error.msg}.") from error
 
 
 def not_installed(error: ModuleNotFoundError) -> str | None:
@@ -201,11 +208,18 @@ def keys_class(name: str) -> type[Keys]:
 
 
 def algorithm_keys() -> dict[str, type[Keys]]:
-    """The keys of each algorithm that has some, and was not taken out; presets have none."""
+    """The keys of each algorithm that has some, and was not taken out; presets have none.
+
+    Who is at work on an algorithm is told of a mistake in its file, and helped all the same.
+    """
     classes: dict[str, type[Keys]] = {}
     for name in (name for name, entry in ALGORITHMS.items() if not entry.of):
-        with suppress(NotInstalled):
+        try:
             classes[name] = keys_class(name)
+        except NotInstalled:
+            continue
+        except ConfigError as error:
+            log.warning("%s", error)
     return {name: cls for name, cls in classes.items() if cls is not NoKeys}
 
 

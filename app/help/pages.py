@@ -200,7 +200,10 @@ def docstring(name: str) -> str:
     file = SOURCES.joinpath(*place_of(source(name)).split(".")).with_suffix(".py")
     if not file.is_file():
         return "Not in this installation."
-    return ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or name
+    try:
+        return ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or name
+    except SyntaxError as error:
+        return f"This file is no Python ({file.name}, line {error.lineno}): {error.msg}."
 
 
 def grid(rows: Mapping[str, str]) -> Table:

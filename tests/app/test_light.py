@@ -188,6 +188,15 @@ def test_a_mistake_in_another_algorithm_ends_nobody_else_s_run(tmp_path: Path) -
         (broken / file).write_text("def broken(:\n")
     rows = results_of(broken, tmp_path)
     assert rows == results_of(Path(ROOT), tmp_path) and len(rows) > 1
+    for word, code in (("--help", 0), ("strategy=ditto", 2)):
+        asked = f"import sys; from corsage.app.command import run; sys.exit(run([{word!r}], ''))"
+        done = subprocess.run(
+            [sys.executable, "-c", asked],
+            capture_output=True, text=True, check=False, cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(broken)},
+        )  # fmt: skip
+        assert done.returncode == code and "Traceback" not in done.stderr
+        assert "ditto.py" in done.stdout + done.stderr
 
 
 def test_without_what_trains_several_users_at_once_they_train_one_by_one(tmp_path: Path) -> None:
