@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from corsage.clients.base import Client, Got, K, Models, Sent
-from corsage.clients.parts.contract import whole_models
 from corsage.core.arrays import Array, Ints
 from corsage.core.cache import Cache
 from corsage.core.errors import UserError
@@ -126,7 +125,7 @@ class ConvexClient(Client[K]):
 
     def outputs(self, models: Models, data: Examples) -> Tensor:
         """The outputs of models; of convex ones in the precision of the keys."""
-        if not self.convex:
+        if not self.convex or models.spec is not None:
             return super().outputs(models, data)
         if self.alone:
             return self.outputs_alone(models, data)
@@ -140,7 +139,7 @@ class ConvexClient(Client[K]):
         """The outputs on all users' samples, as each user's alone."""
         whole = models.whole
         if models.heads is not None or models.picked is not None:
-            whole = np.stack(list(whole_models(models, len(self.users))))
+            whole = np.stack(list(models.each(len(self.users))))
         each = np.broadcast_to(whole, (len(self.users), whole.shape[-1]))
         return linear_outputs_of_each(self.tensor(each), data.x, data.sizes)
 

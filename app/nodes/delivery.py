@@ -7,7 +7,6 @@ from dataclasses import replace
 from logging import WARNING
 from typing import Any
 
-import numpy as np
 import torch
 from flwr.supercore import log
 
@@ -15,16 +14,14 @@ from corsage.app.nodes.node import Node
 from corsage.app.results.header import Header, spec
 from corsage.app.results.rowfile import (
     CODES,
-    MODELS_PREFIX,
-    PICKED,
+    OF_A_USER,
     SCALES_PREFIX,
     SHARED_PREFIX,
-    USERS_PREFIX,
     encoded,
 )
 from corsage.app.states.pieces import ModelShelf
 from corsage.clients.base import Client, Models
-from corsage.core.arrays import Array, Arrays
+from corsage.core.arrays import Arrays
 from corsage.core.errors import StorageError
 from corsage.core.messages.wire import DELIVER_OPTION, ROOM_OPTION, ROW_OPTION, Task
 from corsage.datasets.user_data import FederatedData
@@ -78,10 +75,10 @@ class ModelDelivery:
         """The header and the tensors of some of the client's users."""
         task, data, form = self.task, self.node.data, client.arithmetic
         arrays = tensors(client.full, models, list(places))
-        size = sum(a[:1].nbytes for name, a in arrays.items() if name.startswith(USERS_PREFIX))
-        kept = self.room is None or size <= self.room
+        size = sum(a.nbytes for name, a in arrays.items() if name.startswith(OF_A_USER))
+        kept = self.room is None or size <= self.room * len(places)
         if not kept:
-            arrays = {n: a for n, a in arrays.items() if not n.startswith(USERS_PREFIX)}
+            arrays = {n: a for n, a in arrays.items() if not n.startswith(OF_A_USER)}
         if not self.count or self.shelf.each_alone:
             arrays |= fixed(client.full)  # of the pieces of a row, its file takes the first's
         head = Header(
@@ -90,17 +87,18 @@ class ModelDelivery:
             round=task.round,
             users=tuple(client.users[i] for i in places),
             kept=kept,
-            size=size * len(places),
+            size=size,
             model=spec(task.model),
             shape=task.shape,
             num_classes=task.num_classes,
             seed=task.seed,
             inputs=form.inputs,
-            linear=form.linear,
+            linear=form.linear if models.spec is None else "",
             threads=torch.get_num_threads(),
             shift=data.shift,
             scale=data.scale,
             vectors=data.vectors is not None,
+            combination=models.spec,
         )
         if data.preparation is not None:
             head = replace(head, preparation=data.preparation.json())
@@ -123,24 +121,10 @@ def scales(data: FederatedData, users: Sequence[str]) -> Arrays:
 
 
 def tensors(network: Network, models: Models, places: list[int]) -> Arrays:
-    """Some users' models by the parameters' names, what is shared once."""
-    if models.picked is not None:
-        picked = np.asarray(models.picked, np.int64)[places]
-        return {**split(network, models.whole, network.whole, MODELS_PREFIX), PICKED: picked}
-    if models.heads is not None:
-        heads = split(network, models.heads[places], network.head, USERS_PREFIX)
-        return {**split(network, models.whole, network.body, SHARED_PREFIX), **heads}
-    if models.whole.ndim == 1:
-        return split(network, models.whole, network.whole, SHARED_PREFIX)
-    return split(network, models.whole[places], network.whole, USERS_PREFIX)
-
-
-def split(network: Network, flat: Array, part: slice, prefix: str) -> Arrays:
-    """Flat vectors as arrays with the parameters' names and shapes; they stay what they are."""
-    ahead = flat.shape[:-1]
+    """Some users' models under the names of a file."""
+    found = models.arrays(network, places)
     return {
-        prefix + b.name: flat[..., b.where.start - part.start : b.where.stop - part.start].reshape(
-            (*ahead, *b.shape)
-        )
-        for b in network.blocks_of(part)
+        f"{kind}/{name}" if kind else name: array
+        for kind, own in found.items()
+        for name, array in own.items()
     }

@@ -52,6 +52,7 @@ class Header:
     preparation : how columns of a table become features.
     clusters : each user's cluster, where the method has clusters.
     devices : the users are devices, and the file is their server's.
+    combination : of several models of a user's the rule that makes one of them, and its settings.
     """
 
     strategy: str
@@ -74,6 +75,7 @@ class Header:
     preparation: Mapping[str, Any] | None = None
     clusters: Mapping[str, str] = field(default_factory=dict)
     devices: bool = False
+    combination: Mapping[str, Any] | None = None
 
     @property
     def keys(self) -> ModelKeys:
@@ -134,6 +136,10 @@ def check(head: Header) -> None:
             raise ValueError(f"{len(each)} shifts or scales for samples of shape {head.shape}")
     if head.classes and len(head.classes) != head.num_classes:
         raise ValueError(f"{len(head.classes)} names for {head.num_classes} classes")
+    if head.combination is not None:
+        rule, models, settings = (head.combination[n] for n in ("rule", "models", "settings"))
+        if not (type(rule) is str and type(models) is int and models > 0 and type(settings) is dict):
+            raise ValueError("a combination of nothing")
     if head.keys.model != head.model["model"]:
         raise ValueError("no model is named")
 

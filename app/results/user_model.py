@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from corsage.app.results.model_inputs import (
 )
 from corsage.core.arrays import Array, Arrays, Floats
 from corsage.core.errors import CheckpointError, DataError, ModelError
+from corsage.core.registry import attached
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network, measure_model
 from corsage.networks.network import NETWORK_LOCK, Network
@@ -32,6 +33,9 @@ from corsage.networks.training import to_tensors
 from corsage.networks.user_scores import linear_outputs, outputs_of
 from corsage.networks.vector import as_block
 from corsage.networks.zoo import ZOO
+
+if TYPE_CHECKING:
+    from corsage.clients.parts.combined import Rule
 
 MOST_PARAMETERS = 10**9
 """No file's header may ask for a larger model: it would be made before a parameter is read."""
@@ -110,12 +114,14 @@ class UserModel:
             raise ModelError(
                 f"{head.row}: the model is not linear, as the file says of it: damaged."
             )
-        flat, network = self.flat, self.network
+        network = self.network
         with NETWORK_LOCK, threads(head.threads):
+            if self.rule is not None:
+                return attached("combined").outputs_of(self.rule, network, inputs)
             if head.linear:
-                theta = torch.from_numpy(flat).to(getattr(torch, head.linear))
+                theta = torch.from_numpy(self.flat).to(getattr(torch, head.linear))
                 return linear_outputs(theta, inputs)
-            return outputs_of(network, flat, inputs)
+            return outputs_of(network, self.flat, inputs)
 
     def inputs(self, x: Any) -> Tensor:
         """Raw samples as the model, and `module()`, take them."""
@@ -177,6 +183,18 @@ class UserModel:
         return build_network(head.keys, head.shape, head.num_classes, head.seed, fixed=self.arrays)
 
     @cached_property
+    def rule(self) -> Rule | None:
+        """The module that a model of several vectors is; None: it is of one."""
+        spec, network = self.head.combination, self.network
+        if spec is None:
+            return None
+        if not all(np.isfinite(array).all() for array in self.arrays.values()):
+            raise ModelError(f"{self.head.row}: numbers in the file are not finite: damaged.")
+        with NETWORK_LOCK:
+            found: Rule = attached("combined").loaded(network, spec, self.arrays)
+        return found
+
+    @cached_property
     def flat(self) -> Array:
         """The parameters as one vector; ModelError if they are not those of the network."""
         blocks = self.network.blocks
@@ -203,6 +221,8 @@ class UserModel:
         It takes samples as `inputs` gives them, of the type of its parameters, and puts out what
         `outputs` does.
         """
+        if self.rule is not None:
+            return copy.deepcopy(self.rule)
         flat, network = self.flat, self.network
         with NETWORK_LOCK:
             network.set(network.whole, flat)
@@ -228,8 +248,9 @@ class UserModel:
         """Of a linear model each feature's coefficient, and `intercept`; of several classes one
         for each class.
         """
-        if self.head.model["model"] != "linear":
-            raise ModelError(f"model={self.head.model['model']} has no coefficients.")
+        if self.head.model["model"] != "linear" or self.head.combination is not None:
+            what = self.head.row if self.head.combination else f"model={self.head.model['model']}"
+            raise ModelError(f"{what} has no coefficients.")
         weight, bias = self.linear()
         one = len(weight) == 1
         names = feature_names(self.preparation, weight.shape[1])
