@@ -211,6 +211,7 @@ def loaded(network: Network, spec: Mapping[str, Any], arrays: Arrays) -> Rule:
     of_models = [{name: arrays[name_of(k, name)] for name in names} for k in range(count)]
     rule.load(np.stack([network.flatten(one) for one in of_models]))
     taken = {name_of(k, name) for k in range(count) for name in names}
+    taken |= set(network.vector.fixed.tensors)  # which the network has already
     rule.put({name: array for name, array in arrays.items() if name not in taken})
     return rule
 
