@@ -40,7 +40,7 @@ from corsage.networks.batches import Examples, Loss, Order
 from corsage.networks.local_training import train_bodies, train_heads, train_models
 from corsage.networks.network import Network
 from corsage.networks.proximal import Pull
-from corsage.networks.training import SINGLE, Types
+from corsage.networks.training import Types
 from corsage.networks.user_scores import Arithmetic, features_of_each, score
 from corsage.strategies.effort import work_of
 
@@ -245,7 +245,7 @@ class Client(FlowerClient, Generic[K]):
     @property
     def types(self) -> Types:
         """The types of inputs, and of labels that are numbers."""
-        return SINGLE
+        return self.full.inputs, torch.float32
 
     @property
     def samples(self) -> Samples:

@@ -17,7 +17,7 @@ from corsage.core.cache import Cache
 from corsage.core.errors import UserError
 from corsage.core.losses import scalar_loss
 from corsage.networks.batches import Examples
-from corsage.networks.training import SINGLE, Types
+from corsage.networks.training import Types
 from corsage.networks.user_scores import Arithmetic, linear_outputs_of_each
 from corsage.solvers.losses.convex import LinearLosses, linear_losses
 from corsage.solvers.losses.linear_losses import Scale
@@ -94,8 +94,8 @@ class ConvexClient(Client[K]):
     def types(self) -> Types:
         """Numbers to predict are held as they are computed with, and so is what predicts them."""
         if not self.network.criterion.numbers:
-            return SINGLE  # bytes and classes lose nothing by it
-        return (self.dtype if self.convex else torch.float32), self.dtype
+            return super().types  # bytes and classes lose nothing by it
+        return (self.dtype if self.convex else self.full.inputs), self.dtype
 
     @property
     def scale(self) -> Scale:

@@ -31,7 +31,7 @@ def make_own(keys: ModelKeys, shape: Shape, outputs: int) -> nn.Module:
     """Call the factory that the key names."""
     factory = factory_of(keys)
     try:
-        module = factory(*(shape, outputs)[2 - wanted_arguments(factory) :])
+        module = call(factory, shape, outputs)
     except ModelError:
         raise
     except Exception as error:
@@ -57,6 +57,8 @@ def fixed_outputs(keys: ModelKeys, shape: Shape) -> int:
         module = make_module(keys, shape, 0).eval()
         try:
             output = output_of(module(torch.rand((3, *shape))))
+        except RuntimeError:
+            output = output_of(module(torch.zeros((3, *shape), dtype=torch.int64)))
         except Exception:  # what is wrong with it is said when it is built for the data
             return 0
     fits = output.dim() == 2 and output.shape[1] > 1
@@ -103,18 +105,33 @@ def load_factory(model: str) -> Callable[..., Any]:
     return factory
 
 
-def wanted_arguments(factory: Callable[..., Any]) -> int:
-    """The number of (shape, outputs) that a factory takes: both, the outputs alone, or none.
+def call(factory: Callable[..., Any], shape: Shape, outputs: int) -> Any:
+    """What a factory makes for (shape, outputs), for the outputs alone, or for nothing.
 
     One that has a default is given another value only if its name says that it is one of these:
-    `Net(hidden=64)` keeps its 64.
+    `Net(hidden=64)` keeps its 64, and of `Net(words=5000, classes=2)` the second is the outputs.
     """
-    parameters = inspect.signature(factory).parameters.values()
-    taken = [
+    values = (shape, outputs)[2 - wanted_arguments(factory) :]
+    taken = wanted(factory)
+    if len(taken) < len(values):  # it takes any number
+        return factory(*values)
+    pairs = [*zip(taken, values, strict=False)]
+    by_name = {p.name: v for p, v in pairs if p.default is not p.empty}
+    return factory(*(v for p, v in pairs if p.default is p.empty), **by_name)
+
+
+def wanted(factory: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Parameters of a factory that (shape, outputs) are for."""
+    return [
         p
-        for p in parameters
+        for p in inspect.signature(factory).parameters.values()
         if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         and (p.default is p.empty or p.name in MEANT)
     ]
+
+
+def wanted_arguments(factory: Callable[..., Any]) -> int:
+    """The number of (shape, outputs) that a factory takes: both, the outputs alone, or none."""
+    parameters = inspect.signature(factory).parameters.values()
     open_ended = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    return 2 if open_ended else min(2, len(taken))
+    return 2 if open_ended else min(2, len(wanted(factory)))

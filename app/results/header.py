@@ -126,7 +126,7 @@ def check(head: Header) -> None:
         or not 0 <= head.num_classes <= MOST_MODEL_CLASSES
     ):
         raise ValueError("samples of too many numbers, or too many classes")
-    if head.inputs not in KINDS_OF_NUMBERS or head.linear not in ("", *KINDS_OF_NUMBERS):
+    if head.inputs not in (*KINDS_OF_NUMBERS, "int64") or head.linear not in ("", *KINDS_OF_NUMBERS):
         raise ValueError("inputs of no kind of number")
     for numbers in (head.shift, head.scale):
         each = numbers if isinstance(numbers, tuple) else (numbers,)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from corsage.core.configuration.data_keys import FEDERATED
+from corsage.core.configuration.data_keys import FEDERATED, UNSCALED
+from corsage.core.configuration.held_objects import is_name
 from corsage.core.errors import DataError
 from corsage.core.tables.column_facts import (
     CATEGORY,
@@ -147,21 +148,26 @@ class Policy:
     missing, scaling : keys of the same names.
     centred : whether there is an intercept, which makes up for a shift.
     reference : whether the first level of a category has no input, as the intercept stands for it.
+    own_model : whether the model is none of Corsage's.
     """
 
     missing: str = "refuse"
     scaling: str = FEDERATED
     centred: bool = True
     reference: bool = False
+    own_model: bool = False
 
-    def agree(self, said: Sequence[TableFacts], numbers: bool) -> Preparation:
-        """The preparation for these tables: their columns are those that most of them have."""
+    def agree(self, said: Sequence[TableFacts], numbers: bool, whole: bool = False) -> Preparation:
+        """The preparation for these tables: their columns are those that most of them have.
+
+        `whole`: cells are whole numbers, such as words of a text, and stay as they are.
+        """
         names = Counter(frozenset(one.names) for one in said)
         usual = max(names, key=lambda n: (names[n], sorted(n)))
         return agreed(
             [one for one in said if frozenset(one.names) == usual],
             missing=self.missing,
-            scaling=self.scaling,
+            scaling=UNSCALED if whole else self.scaling,
             numbers=numbers,
             reference=self.reference,
             centred=self.centred,
@@ -177,4 +183,5 @@ def policy_of(config: Config) -> Policy:
         keys.scaling,
         centred=not linear or config.model.intercept,
         reference=linear and config.model.intercept,
+        own_model=":" in config.model.model or is_name(config.model.model),
     )
