@@ -126,7 +126,10 @@ def check(head: Header) -> None:
         or not 0 <= head.num_classes <= MOST_MODEL_CLASSES
     ):
         raise ValueError("samples of too many numbers, or too many classes")
-    if head.inputs not in (*KINDS_OF_NUMBERS, "int64") or head.linear not in ("", *KINDS_OF_NUMBERS):
+    if head.inputs not in (*KINDS_OF_NUMBERS, "int64") or head.linear not in (
+        "",
+        *KINDS_OF_NUMBERS,
+    ):
         raise ValueError("inputs of no kind of number")
     for numbers in (head.shift, head.scale):
         each = numbers if isinstance(numbers, tuple) else (numbers,)
@@ -138,7 +141,9 @@ def check(head: Header) -> None:
         raise ValueError(f"{len(head.classes)} names for {head.num_classes} classes")
     if head.combination is not None:
         rule, models, settings = (head.combination[n] for n in ("rule", "models", "settings"))
-        if not (type(rule) is str and type(models) is int and models > 0 and type(settings) is dict):
+        if not (
+            type(rule) is str and type(models) is int and models > 0 and type(settings) is dict
+        ):
             raise ValueError("a combination of nothing")
     if head.keys.model != head.model["model"]:
         raise ValueError("no model is named")

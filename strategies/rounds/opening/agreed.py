@@ -50,7 +50,9 @@ class Agreed:
             self.adopt(policy.agree(tables, numbers=not self.num_classes))
             if policy.own_model:  # one may take whole numbers, which are not scaled
                 network = self._network(self.shape, self.num_classes)
-                self.adopt(policy.agree(tables, not self.num_classes, bool(network and network.tokens)))
+                self.adopt(
+                    policy.agree(tables, not self.num_classes, bool(network and network.tokens))
+                )
 
     def adopt(self, preparation: Preparation) -> None:
         """Hold to what was agreed on."""
