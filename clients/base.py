@@ -17,13 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from corsage.clients.parts.baseline import baselines_of
-from corsage.clients.parts.contract import (
-    FlowerClient,
-    Got,
-    Models,
-    Sent,
-    report,
-)
+from corsage.clients.parts.contract import FlowerClient, Got, Models, Sent, report
 from corsage.clients.parts.samples import Samples, orders_of
 from corsage.core.arrays import Array, Arrays, Floats32
 from corsage.core.cache import Cache, Names
@@ -77,10 +71,8 @@ class Client(FlowerClient, Generic[K]):
         """Refuse a score of another prediction than that of what is stored, loaded and exported."""
         super().__init_subclass__()
         if "outputs" in vars(cls) and "by_arithmetic" not in vars(cls):
-            raise ConfigError(
-                f"{cls.__name__}.outputs: users are scored by what `models` returns, which is what "
-                "is loaded and exported; of more than one vector return a Combined."
-            )
+            why = "users are scored by what `models` returns, which is loaded and exported, too"
+            raise ConfigError(f"{cls.__name__}.outputs: {why}; a Combined has several vectors.")
 
     def __init__(
         self,

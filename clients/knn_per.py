@@ -45,7 +45,7 @@ def squared_distances(phi: Tensor, others: Tensor) -> Tensor:
 
 
 def votes(d: Tensor, y: Tensor, classes: int, k: int, sigma: float) -> Tensor:
-    """h_m: each class's share of the weights exp(-d / sigma) of the k nearest, d (n, remembered)."""
+    """h_m: each class's share of the weights exp(-d / sigma) of the k nearest."""
     near, which = d.topk(min(k, d.shape[1]), dim=1, largest=False)
     weights = torch.softmax(-near / sigma, 1)
     return (weights[..., None] * one_hot(y[which], classes).to(weights)).sum(1)
@@ -85,8 +85,10 @@ class KNNPerClient(Client[KNNPerKeys]):
         )
 
     def chosen(self, h: Floats32, phi: Tensor, data: Examples) -> Floats:
-        """lambda_m: the first of the grid at which most of a user's samples are right, each of which
-        its other samples vote on."""
+        """lambda_m: the first of the grid at which most of a user's samples are right.
+
+        On each of them the user's other samples vote.
+        """
         every = Models(h).outputs(self.network, data, alone=True)
         grid = torch.from_numpy(GRID).to(every)[:, None, None]
         found = np.zeros(len(data))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 
@@ -23,7 +23,6 @@ from corsage.networks import batch_norm
 from corsage.networks.criterion import Criterion, criterion_of, output_of
 from corsage.networks.network import NETWORK_LOCK, Network
 from corsage.networks.parameter_groups import Words
-from corsage.networks.run_modes import in_mode
 from corsage.networks.zoo import ZOO
 
 Shape = tuple[int, ...]
@@ -107,7 +106,11 @@ def _made(
         load_known(module, fixed)
         if keys.batch_norm == "frozen":
             batch_norm.freeze(module)
-        return module, example_for(keys, module, shape, outputs, criterion)
+        example = torch.rand((3, *shape))
+        if keys.model not in ZOO:
+            example = attached("own models").example_for(keys, module, example, outputs, criterion)
+        check_output(keys, module, example, outputs, criterion)
+        return module, example
 
     def again() -> nn.Module:
         with seeded(seed):
@@ -173,44 +176,6 @@ def said(keys: ModelKeys) -> str:
     if found is None:
         return keys.model
     return str(getattr(found.thing, "__name__", type(found.thing).__name__))
-
-
-def example_for(
-    keys: ModelKeys, module: nn.Module, shape: Shape, outputs: int, criterion: Criterion
-) -> Tensor:
-    """Samples that a model takes: whole numbers, if they go into an embedding, or it takes no others."""
-    numbers, tables = torch.rand((3, *shape)), [*filter(is_embedding, module.modules())]
-    whole = torch.randint(min((m.num_embeddings for m in tables), default=2), (3, *shape))
-    first = [whole] if embeds(module, tables, whole) else [numbers, whole]
-    errors = []
-    for example in first:
-        try:
-            check_output(keys, module, example, outputs, criterion)
-            return example
-        except ModelError as error:
-            errors.append(error)
-    raise errors[0]
-
-
-def is_embedding(module: nn.Module) -> bool:
-    """Tell whether a layer has a row for each word."""
-    return isinstance(module, nn.Embedding | nn.EmbeddingBag)
-
-
-def embeds(module: nn.Module, tables: Sequence[nn.Module], x: Tensor) -> bool:
-    """Tell whether samples are looked up in an embedding as they are."""
-    seen: list[bool] = []
-    hooks = [
-        table.register_forward_pre_hook(lambda _, given: seen.append(torch.equal(given[0], x)))
-        for table in tables
-    ]
-    try:
-        with in_mode(module, False), suppress(Exception):
-            module(x)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return any(seen)
 
 
 def check_output(

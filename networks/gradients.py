@@ -194,10 +194,7 @@ def hessian_product(
 
 @contextmanager
 def second_derivatives() -> Iterator[None]:
-    """Say in one line if a model has an operation that has none; attention's sums have them.
-
-    Its other kernels have a first derivative alone.
-    """
+    """Say in one line if an operation has none; of attention's kernels the sums alone have some."""
     try:
         with sdpa_kernel(SDPBackend.MATH):
             yield

@@ -54,7 +54,7 @@ class Network:
     `layers`: those of a model that is a chain of plain layers; `head_layers`: of a head that is one
     of linear layers. `stackable`: their kernels can train
     copies of it together. `widest_convolution`: the most channels that a convolution puts out.
-    `tokens`: samples are whole numbers, and were tried below this one; 0: they are float32.
+    `tokens`: samples are numbers of words, tried below this one; 0: not. `inputs`: their type.
     `criterion`: what it is trained and judged by. `path`: how many users are trained together, and
     in which layout, unless it is `stackable`.
     """
@@ -70,6 +70,7 @@ class Network:
         self.criterion, self.device = criterion, torch.device(device)
         self.module = module.float().to(device)
         self.tokens = 0 if example.is_floating_point() else int(example.max()) + 1
+        self.inputs = torch.int64 if self.tokens else torch.float32
         example = example.to(self.device, self.inputs)
         words = Words(words) if isinstance(words, str) else words
         division = divided(self.module, words, example)
@@ -148,11 +149,6 @@ class Network:
         rear._take(AUTO)
         rear.rear = rear
         return rear, ""
-
-    @property
-    def inputs(self) -> torch.dtype:
-        """The type of samples."""
-        return torch.int64 if self.tokens else torch.float32
 
     # -- the flat vector ---------------------------------------------------------------------
 

@@ -6,25 +6,32 @@ import copy
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from corsage.core.arrays import Array
 from corsage.core.configuration.held_objects import held, is_name
 from corsage.core.configuration.key_groups import ModelKeys
-from corsage.core.errors import ModelError
+from corsage.core.errors import DataError, ModelError
 from corsage.core.keys import nearest
-from corsage.networks.build import Shape, first_line, make_module, said
-from corsage.networks.criterion import output_of
+from corsage.networks.build import Shape, check_output, first_line, make_module, said
+from corsage.networks.criterion import Criterion, output_of
+from corsage.networks.run_modes import in_mode
 
 MEANT = (
     *("shape", "input_shape", "outputs", "num_outputs", "out_features", "num_classes", "classes"),
     *("n_classes", "num_labels"),
 )
 """Parameters of a factory that are taken for (shape, outputs) though they have a default."""
+
+MOST_WORDS = 2**24
+"""All whole numbers up to this one are held in float32, as samples of data sets are."""
 
 
 def make_own(keys: ModelKeys, shape: Shape, outputs: int) -> nn.Module:
@@ -63,6 +70,47 @@ def fixed_outputs(keys: ModelKeys, shape: Shape) -> int:
             return 0
     fits = output.dim() == 2 and output.shape[1] > 1
     return int(output.shape[1]) if fits else 0
+
+
+def example_for(
+    keys: ModelKeys, module: nn.Module, numbers: Tensor, outputs: int, criterion: Criterion
+) -> Tensor:
+    """Samples that a model takes: words, if they go into an embedding, or it takes no numbers."""
+    tables = [m for m in module.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+    words = torch.randint(min((m.num_embeddings for m in tables), default=2), numbers.shape)
+    if embeds(module, tables, words):
+        return words
+    taken = []
+    for example in (numbers, words):
+        with suppress(ModelError):
+            check_output(keys, module, example, outputs, criterion)
+            taken.append(example)
+    return (taken or [numbers])[0]
+
+
+def embeds(module: nn.Module, tables: Sequence[nn.Module], x: Tensor) -> bool:
+    """Tell whether samples are looked up in an embedding as they are."""
+    seen: list[bool] = []
+    hooks = [
+        table.register_forward_pre_hook(lambda _, given: seen.append(torch.equal(given[0], x)))
+        for table in tables
+    ]
+    with in_mode(module, False), suppress(Exception):
+        module(x)
+    for hook in hooks:
+        hook.remove()
+    return any(seen)
+
+
+def whole_numbers(x: Array) -> Array:
+    """Samples for a model that takes words; DataError if they are no whole numbers."""
+    good = (x == np.floor(x)) & (np.abs(x) <= MOST_WORDS)
+    if not good.all():
+        raise DataError(
+            f"the model takes whole numbers up to {MOST_WORDS:,}, which go into an embedding; the "
+            f"samples have {x[~good].flat[0]:g}: give it numbers of words, or take another model."
+        )
+    return x
 
 
 def own_model(name: str) -> Callable[..., Any]:
@@ -106,7 +154,7 @@ def load_factory(model: str) -> Callable[..., Any]:
 
 
 def call(factory: Callable[..., Any], shape: Shape, outputs: int) -> Any:
-    """What a factory makes for (shape, outputs), for the outputs alone, or for nothing.
+    """Call a factory with (shape, outputs), with the outputs alone, or with nothing.
 
     One that has a default is given another value only if its name says that it is one of these:
     `Net(hidden=64)` keeps its 64, and of `Net(words=5000, classes=2)` the second is the outputs.

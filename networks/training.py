@@ -16,7 +16,8 @@ from torch import Tensor
 
 from corsage.core.arrays import Ints, PerChannel, along_channels
 from corsage.core.configuration.key_groups import TrainKeys
-from corsage.core.errors import DataError, ModelError
+from corsage.core.errors import ModelError
+from corsage.core.registry import attached
 from corsage.core.seeding import reseed
 from corsage.networks.batches import Change, Loss, Mean, Order, on_device, steps_on
 from corsage.networks.network import Network
@@ -28,8 +29,6 @@ Adjust = Callable[[Tensor, Tensor], None]
 Types = tuple[torch.dtype, torch.dtype]
 SINGLE: Types = (torch.float32, torch.float32)
 HALF_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-MOST_WHOLE = 2**24
-"""All whole numbers up to this one are held in float32, as samples of data sets are."""
 LARGEST_SCALE, SCALE_GROWTH = 2.0**16, 2000
 
 
@@ -67,31 +66,20 @@ def to_tensors(
     `types` are those of the inputs, and of labels that are numbers. Torch models are float32, and
     so are both by default. Inputs that are to be int64 are neither shifted nor scaled.
     """
-    if types[0] == torch.int64:
-        x = whole_numbers(x)
+    if whole := types[0] == torch.int64:
+        x = attached("own models").whole_numbers(x)
     inputs = torch.from_numpy(np.require(x, requirements=["C", "W"]))
     inputs = on_device(inputs, device).to(types[0], copy=True)  # bytes are sent as such
     labels = torch.from_numpy(np.array(y, np.float64 if y.dtype.kind == "f" else np.int64))
     if labels.is_floating_point():
         labels = labels.to(types[1])
     labels = on_device(labels, device)
-    if types[0] == torch.int64:
+    if whole:
         return inputs, labels
     if isinstance(shift, float | int) and isinstance(scale, float | int):
         return inputs.sub_(shift).mul_(scale), labels
     each = (torch.from_numpy(along_channels(v)).to(inputs) for v in (shift, scale))
     return inputs.sub_(next(each)).mul_(next(each)), labels
-
-
-def whole_numbers(x: NDArray[Any]) -> NDArray[Any]:
-    """Samples for a model that takes whole numbers; DataError if they are others."""
-    if x.dtype.kind == "f" and not ((x == np.floor(x)) & (np.abs(x) <= MOST_WHOLE)).all():
-        bad = x[~((x == np.floor(x)) & (np.abs(x) <= MOST_WHOLE))]
-        raise DataError(
-            f"the model takes whole numbers up to {MOST_WHOLE:,} (its input goes into an embedding), "
-            f"the samples have {bad.flat[0]:g}; give it numbers of words, or another model."
-        )
-    return x
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """kNN-Per: FedAvg's model, and at each user a memory of its samples, whose nearest ones vote.
 
-Marfoq, Neglia, Vidal, Kameni: Personalized Federated Learning through Local Memorization, ICML 2022.
-User m predicts lambda_m h_m(x) + (1 - lambda_m) h(x): h is the global model, trained by FedAvg, and
-h_m gives class y the weight of those of the k nearest training samples, by their features under h,
-that have it. At lambda = 0 it is FedAvg.
+Marfoq, Neglia, Kameni, Vidal: Personalized Federated Learning through Local Memorization, ICML
+2022. User m predicts lambda_m h_m(x) + (1 - lambda_m) h(x): h is the global model, trained by
+FedAvg. h_m gives a class the weight of those of the k nearest training samples, by their features
+under h, that have it: exp(-d), d the mean squared distance of features over sigma. At lambda = 0 it
+is FedAvg.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from dataclasses import replace
 from logging import WARNING
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.supercore import log
 
@@ -14,16 +15,20 @@ from corsage.app.nodes.node import Node
 from corsage.app.results.header import Header, spec
 from corsage.app.results.rowfile import (
     CODES,
+    MODELS_PREFIX,
     OF_A_USER,
+    PICKED,
     SCALES_PREFIX,
     SHARED_PREFIX,
+    USERS_PREFIX,
     encoded,
 )
 from corsage.app.states.pieces import ModelShelf
 from corsage.clients.base import Client, Models
-from corsage.core.arrays import Arrays
+from corsage.core.arrays import Array, Arrays
 from corsage.core.errors import StorageError
 from corsage.core.messages.wire import DELIVER_OPTION, ROOM_OPTION, ROW_OPTION, Task
+from corsage.core.registry import attached
 from corsage.datasets.user_data import FederatedData
 from corsage.networks.network import Network
 
@@ -121,10 +126,27 @@ def scales(data: FederatedData, users: Sequence[str]) -> Arrays:
 
 
 def tensors(network: Network, models: Models, places: list[int]) -> Arrays:
-    """Some users' models under the names of a file."""
-    found = models.arrays(network, places)
+    """Some users' models by the parameters' names, what is shared once."""
+    if models.spec is not None:
+        found: Arrays = attached("combined").arrays_of(models, network, places)
+        return found
+    if models.picked is not None:
+        picked = np.asarray(models.picked, np.int64)[places]
+        return {**split(network, models.whole, network.whole, MODELS_PREFIX), PICKED: picked}
+    if models.heads is not None:
+        heads = split(network, models.heads[places], network.head, USERS_PREFIX)
+        return {**split(network, models.whole, network.body, SHARED_PREFIX), **heads}
+    if models.whole.ndim == 1:
+        return split(network, models.whole, network.whole, SHARED_PREFIX)
+    return split(network, models.whole[places], network.whole, USERS_PREFIX)
+
+
+def split(network: Network, flat: Array, part: slice, prefix: str) -> Arrays:
+    """Flat vectors as arrays with the parameters' names and shapes; they stay what they are."""
+    ahead = flat.shape[:-1]
     return {
-        f"{kind}/{name}" if kind else name: array
-        for kind, own in found.items()
-        for name, array in own.items()
+        prefix + b.name: flat[..., b.where.start - part.start : b.where.stop - part.start].reshape(
+            (*ahead, *b.shape)
+        )
+        for b in network.blocks_of(part)
     }

@@ -139,14 +139,16 @@ def check(head: Header) -> None:
             raise ValueError(f"{len(each)} shifts or scales for samples of shape {head.shape}")
     if head.classes and len(head.classes) != head.num_classes:
         raise ValueError(f"{len(head.classes)} names for {head.num_classes} classes")
-    if head.combination is not None:
-        rule, models, settings = (head.combination[n] for n in ("rule", "models", "settings"))
-        if not (
-            type(rule) is str and type(models) is int and models > 0 and type(settings) is dict
-        ):
-            raise ValueError("a combination of nothing")
     if head.keys.model != head.model["model"]:
         raise ValueError("no model is named")
+    check_combination(head.combination or {"rule": "", "models": 1, "settings": {}})
+
+
+def check_combination(said: Mapping[str, Any]) -> None:
+    """ValueError if this is no rule for several models."""
+    kinds = {"rule": str, "models": int, "settings": dict}
+    if {name: type(value) for name, value in said.items()} != kinds or said["models"] < 1:
+        raise ValueError("a combination of nothing")
 
 
 def spec(keys: ModelKeys) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class RowFile:
 
     @cached_property
     def ends(self) -> list[int]:
-        """Where each user's samples begin, and the last one's end."""
+        """The places where each user's samples begin, and the last one's end."""
         counts = self.array(COUNTS).astype(np.int64)
         if len(counts) != len(self.header.users) or (counts < 0).any():
             raise CheckpointError(f"{self.where}: damaged ({COUNTS}).")
@@ -192,7 +192,7 @@ def joined(head: Header, pieces: Sequence[RowFile], target: Path | None) -> byte
 
 
 def ends_of(pieces: Iterable[RowFile], order: Mapping[str, int]) -> list[int]:
-    """Where the samples of each user of the whole begin, and the last one's end."""
+    """The places where the samples of each user of the whole begin, and the last one's end."""
     counts = np.zeros(len(order), np.int64)
     for piece in pieces:
         mine = [user for user in piece.header.users if user in order]

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,12 +30,9 @@ from corsage.networks.batches import Examples
 from corsage.networks.build import build_network, measure_model
 from corsage.networks.network import NETWORK_LOCK, Network
 from corsage.networks.training import to_tensors
-from corsage.networks.user_scores import linear_outputs, outputs_of
+from corsage.networks.user_scores import linear_outputs_of_each, outputs_of
 from corsage.networks.vector import as_block
 from corsage.networks.zoo import ZOO
-
-if TYPE_CHECKING:
-    from corsage.clients.parts.combined import Rule
 
 MOST_PARAMETERS = 10**9
 """No file's header may ask for a larger model: it would be made before a parameter is read."""
@@ -111,17 +108,15 @@ class UserModel:
         if not len(inputs):
             return inputs.new_zeros((0, self.network.criterion.outputs(head.num_classes)))
         if head.linear and len(self.network.blocks) > 2:
-            raise ModelError(
-                f"{head.row}: the model is not linear, as the file says of it: damaged."
-            )
-        network = self.network
+            raise ModelError(f"{head.row}: the model is not linear, as its file says: damaged.")
         with NETWORK_LOCK, threads(head.threads):
             if self.rule is not None:
-                return attached("combined").outputs_of(self.rule, network, inputs)
+                own: Tensor = attached("combined").outputs_of(self.rule, self.network, inputs)
+                return own
             if head.linear:
                 theta = torch.from_numpy(self.flat).to(getattr(torch, head.linear))
-                return linear_outputs(theta, inputs)
-            return outputs_of(network, self.flat, inputs)
+                return linear_outputs_of_each(theta[None], inputs, np.array([len(inputs)]))
+            return outputs_of(self.network, self.flat, inputs)
 
     def inputs(self, x: Any) -> Tensor:
         """Raw samples as the model, and `module()`, take them."""
@@ -141,9 +136,8 @@ class UserModel:
     def examples(self, x: Array, y: Array) -> Examples:
         """Samples of the federation's with their labels, to be judged by."""
         kinds = getattr(torch, self.head.inputs), torch.float64
-        inputs = self.tensor(x)
         _, labels = to_tensors(np.zeros(1), y, 0.0, 1.0, "cpu", kinds)
-        return Examples(inputs, labels, np.array([len(labels)], np.int64))
+        return Examples(self.tensor(x), labels, np.array([len(labels)], np.int64))
 
     # What it is.
 
@@ -183,15 +177,11 @@ class UserModel:
         return build_network(head.keys, head.shape, head.num_classes, head.seed, fixed=self.arrays)
 
     @cached_property
-    def rule(self) -> Rule | None:
+    def rule(self) -> nn.Module | None:
         """The module that a model of several vectors is; None: it is of one."""
-        spec, network = self.head.combination, self.network
-        if spec is None:
-            return None
-        if not all(np.isfinite(array).all() for array in self.arrays.values()):
-            raise ModelError(f"{self.head.row}: numbers in the file are not finite: damaged.")
         with NETWORK_LOCK:
-            found: Rule = attached("combined").loaded(network, spec, self.arrays)
+            spec, facts = self.head.combination, (self.network, self.arrays)
+            found: nn.Module | None = attached("combined").loaded(spec, *facts) if spec else None
         return found
 
     @cached_property
@@ -248,9 +238,8 @@ class UserModel:
         """Of a linear model each feature's coefficient, and `intercept`; of several classes one
         for each class.
         """
-        if self.head.model["model"] != "linear" or self.head.combination is not None:
-            what = self.head.row if self.head.combination else f"model={self.head.model['model']}"
-            raise ModelError(f"{what} has no coefficients.")
+        if self.head.model["model"] != "linear" or self.rule is not None:
+            raise ModelError(f"model={self.head.model['model']} has no coefficients.")
         weight, bias = self.linear()
         one = len(weight) == 1
         names = feature_names(self.preparation, weight.shape[1])

@@ -1,4 +1,4 @@
-"""Models of more than one vector: several models of a user's, and arrays beside them, as one module.
+"""Models of more than one vector: several of a user's, and arrays beside them, as one module.
 
 A rule is a torch module that makes one model of them. It is what users are scored by, and what is
 loaded and exported: a prediction cannot differ from the table.
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from corsage.clients.parts.contract import Models, split
+from corsage.clients.parts.contract import Models
 from corsage.core.arrays import Array, Arrays, Ints
 from corsage.core.errors import ModelError
 from corsage.networks.batches import Examples
@@ -64,7 +64,7 @@ class Rule(nn.Module):
         return output_of(self.models[k](x))
 
     def both(self, k: int, x: Tensor) -> tuple[Tensor, Tensor]:
-        """What goes into the head of model k, and the outputs that it makes of that."""
+        """The features that go into the head of model k, and the outputs that it makes of them."""
         if self._why:
             raise ModelError(f"a model of features needs a body and a head: {self._why}")
         if self._halves[k]:
@@ -157,7 +157,7 @@ class Combined(Models):
 
     @property
     def spec(self) -> Mapping[str, Any]:  # type: ignore[override]
-        """What a file says of it."""
+        """The rule and its settings, as a file has them."""
         name = f"{self.rule.__module__}:{self.rule.__qualname__}"
         return {"rule": name, "models": self.whole.shape[-2], "settings": {**self.settings}}
 
@@ -174,26 +174,29 @@ class Combined(Models):
             parts.append(outputs_of(rule, network, data.user(u)[0]))
         return torch.cat(parts or [data.x[:0]])
 
-    def arrays(self, network: Network, places: list[int]) -> dict[str, Arrays]:
-        """All of some users, what they share once."""
-        shared = self.whole.ndim == 2
-        vectors = np.moveaxis(self.whole if shared else self.whole[places], -2, 0)
-        models = {
-            name_of(k, name): array
-            for k, flat in enumerate(vectors)
-            for name, array in split(network, flat, network.whole).items()
-        }
-        own = {name: rows[places] for name, rows in self.own.items()}
-        found = {"shared": models, "users": own} if shared else {"users": {**models, **own}}
-        if self.samples:
-            found |= {"samples": self.rows(places), "": {"counts": self.sizes[places]}}
-        return found
-
     def rows(self, places: Sequence[int]) -> Arrays:
         """The samples of some users, one user after the other."""
         ends = np.cumsum(self.sizes)
         each = [np.arange(ends[i] - self.sizes[i], ends[i]) for i in places if self.samples]
         return {name: array[np.concatenate(each)] for name, array in self.samples.items()}
+
+
+def arrays_of(models: Combined, network: Network, places: list[int]) -> Arrays:
+    """All of some users under the names of a file (rowfile.py), what they share once."""
+    shared = models.whole.ndim == 2
+    vectors = models.whole if shared else models.whole[places]
+    found = {
+        f"{'shared' if shared else 'users'}/{name_of(k, b.name)}": vectors[..., k, b.where].reshape(
+            (*vectors.shape[:-2], *b.shape)
+        )
+        for k in range(vectors.shape[-2])
+        for b in network.blocks
+    }
+    found |= {f"users/{name}": rows[places] for name, rows in models.own.items()}
+    if models.samples:
+        found |= {f"samples/{name}": rows for name, rows in models.rows(places).items()}
+        found["counts"] = models.sizes[places]
+    return found
 
 
 @torch.no_grad()
@@ -202,11 +205,13 @@ def outputs_of(rule: Rule, network: Network, x: Tensor) -> Tensor:
     return chunks(lambda part: rule(network.arrange(part)), x.clone())
 
 
-def loaded(network: Network, spec: Mapping[str, Any], arrays: Arrays) -> Rule:
+def loaded(spec: Mapping[str, Any], network: Network, arrays: Arrays) -> Rule:
     """The rule that a file names, with what the file has of a user; ModelError if it has not."""
     count, names = spec["models"], [b.name for b in network.blocks]
     if not all(name_of(k, name) in arrays for k in (0, count - 1) for name in names):
         raise ModelError(f"{count} models are said to be there, and are not: damaged.")
+    if not all(np.isfinite(array).all() for array in arrays.values()):
+        raise ModelError("numbers of a combination of models are not finite: damaged.")
     rule = rule_named(spec["rule"])(network, count, **spec["settings"])
     of_models = [{name: arrays[name_of(k, name)] for name in names} for k in range(count)]
     rule.load(np.stack([network.flatten(one) for one in of_models]))

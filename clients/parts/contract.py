@@ -89,29 +89,6 @@ class Models:
             else:
                 yield self.whole if self.whole.ndim == 1 else self.whole[user]
 
-    def arrays(self, network: Network, places: list[int]) -> dict[str, Arrays]:
-        """Some users' models by the parameters' names, what is shared once (rowfile.py)."""
-        if self.picked is not None:
-            picked = {"picked": np.asarray(self.picked, np.int64)[places]}
-            return {"models": split(network, self.whole, network.whole), "": picked}
-        if self.heads is not None:
-            heads = split(network, self.heads[places], network.head)
-            return {"shared": split(network, self.whole, network.body), "users": heads}
-        if self.whole.ndim == 1:
-            return {"shared": split(network, self.whole, network.whole)}
-        return {"users": split(network, self.whole[places], network.whole)}
-
-
-def split(network: Network, flat: Array, part: slice) -> Arrays:
-    """Flat vectors as arrays with the parameters' names and shapes; they stay what they are."""
-    ahead = flat.shape[:-1]
-    return {
-        b.name: flat[..., b.where.start - part.start : b.where.stop - part.start].reshape(
-            (*ahead, *b.shape)
-        )
-        for b in network.blocks_of(part)
-    }
-
 
 def named(parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> Got:
     """Flower's list of parameters under the names that its config gives them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,9 @@ from corsage.core.tables.preparation import MOST_SCALE, Column, Label, Preparati
 
 if TYPE_CHECKING:
     from corsage.core.configuration.config import Config
+
+Built = Callable[[tuple[int, ...], int], Any]
+"""The network for samples of a shape, and so many classes; None if there is none."""
 
 
 def agreed(
@@ -157,18 +160,29 @@ class Policy:
     reference: bool = False
     own_model: bool = False
 
-    def agree(self, said: Sequence[TableFacts], numbers: bool, whole: bool = False) -> Preparation:
+    def agree(
+        self, said: Sequence[TableFacts], num_classes: int, network: Built | None = None
+    ) -> Preparation:
         """The preparation for these tables: their columns are those that most of them have.
 
-        `whole`: cells are whole numbers, such as words of a text, and stay as they are.
+        Where the model, which `network` builds, takes words, cells are numbers of words, and stay.
         """
         names = Counter(frozenset(one.names) for one in said)
         usual = max(names, key=lambda n: (names[n], sorted(n)))
+        same = [one for one in said if frozenset(one.names) == usual]
+        found = self._for(same, self.scaling, num_classes)
+        if network is None or not self.own_model or self.scaling == UNSCALED:
+            return found
+        model = network((len(found.features),), len(found.classes) or num_classes)
+        takes_words = model is not None and model.tokens
+        return self._for(same, UNSCALED, num_classes) if takes_words else found
+
+    def _for(self, said: Sequence[TableFacts], scaling: str, num_classes: int) -> Preparation:
         return agreed(
-            [one for one in said if frozenset(one.names) == usual],
+            said,
             missing=self.missing,
-            scaling=UNSCALED if whole else self.scaling,
-            numbers=numbers,
+            scaling=scaling,
+            numbers=not num_classes,
             reference=self.reference,
             centred=self.centred,
         )

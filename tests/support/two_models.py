@@ -1,6 +1,6 @@
 """An algorithm of one's own whose users have a mixture of models, as FedEM's do, or a sum of two.
 
-Both halves and their line, as docs/adding.md has them; `register` puts them where they are looked for.
+Both halves and their line, as docs/adding.md has them; `register` puts them where they belong.
 """
 
 from __future__ import annotations
