@@ -68,7 +68,8 @@ class FederatedData:
 
     Of a table of one's own, `facts` name the columns, and `x` are raw cells until the federation
     has agreed on a `preparation` (`dealing.prepared`); `own` are then the users' own scales, if
-    each has one. Images and tokens have nothing of that. `notes` are worth a line each.
+    each has one. Images and tokens have nothing of that, but for names of their `classes`. `notes`
+    are worth a line each.
     """
 
     users: list[str]
@@ -84,6 +85,7 @@ class FederatedData:
     preparation: Preparation | None = None
     own: OwnScales | None = None
     notes: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:

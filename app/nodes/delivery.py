@@ -103,6 +103,7 @@ class ModelDelivery:
             shift=data.shift,
             scale=data.scale,
             vectors=data.vectors is not None,
+            classes=data.classes,
             combination=models.spec,
         )
         if data.preparation is not None:
