@@ -13,9 +13,9 @@ from corsage.core.arrays import Floats, Floats32
 from corsage.core.messages.asked import Takes, floats
 from corsage.networks.batches import Examples
 from corsage.networks.network import Network
-from corsage.strategies.knn_per import CHOSEN, KNNPerKeys
+from corsage.strategies.knn_per import CHOSEN_LAMBDA, KNNPerKeys
 
-GRID = np.linspace(0.0, 1.0, 11)
+LAMBDAS = np.linspace(0.0, 1.0, 11)
 
 
 class Neighbours(Rule):
@@ -73,7 +73,7 @@ class KNNPerClient(Client[KNNPerKeys]):
         """h, and the features and labels of the users' samples under it."""
         h, keys = got.shared["model"], self.keys
         phi = self.features(np.broadcast_to(h, (len(self.users), len(h))), data)
-        chosen = keys.knn_per_lambda == CHOSEN
+        chosen = keys.knn_per_lambda == CHOSEN_LAMBDA
         weight = self.chosen(h, phi, data) if chosen else np.full(len(data), keys.knn_per_lambda)
         return Combined(
             h[None],
@@ -90,7 +90,7 @@ class KNNPerClient(Client[KNNPerKeys]):
         On each of them the user's other samples vote.
         """
         every = Models(h).outputs(self.network, data, alone=True)
-        grid = torch.from_numpy(GRID).to(every)[:, None, None]
+        grid = torch.from_numpy(LAMBDAS).to(every)[:, None, None]
         found = np.zeros(len(data))
         for u in np.flatnonzero(data.sizes > 1).tolist():
             mine = slice(int(data.offsets[u]), int(data.offsets[u] + data.sizes[u]))
@@ -98,5 +98,5 @@ class KNNPerClient(Client[KNNPerKeys]):
             d = squared_distances(phi[mine], phi[mine]).fill_diagonal_(torch.inf)
             vote = votes(d, y, p.shape[1], self.keys.knn_per_k, self.keys.knn_per_sigma)
             right = (grid * vote + (1 - grid) * p).argmax(2) == y
-            found[u] = GRID[int(right.sum(1).argmax())]
+            found[u] = LAMBDAS[int(right.sum(1).argmax())]
         return found

@@ -20,7 +20,7 @@ from corsage.strategies.rounds.state import ModelState
 if TYPE_CHECKING:
     from corsage.networks.network import Network
 
-CHOSEN = -1.0
+CHOSEN_LAMBDA = -1.0
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class KNNPerKeys(Keys):
 
     knn_per_k: int = key(10, "neighbours that vote (k)", low=1)
     knn_per_lambda: float = key(
-        CHOSEN,
+        CHOSEN_LAMBDA,
         "what their vote weighs against the global model (lambda_m); -1: each user chooses it of "
         "0, .1, ..., 1, by its training samples, each of which the others predict",
-        low=CHOSEN,
+        low=CHOSEN_LAMBDA,
         high=1.0,
     )
     knn_per_sigma: float = key(

@@ -33,7 +33,7 @@ from corsage.core.arrays import Array, Arrays
 from corsage.core.errors import CheckpointError
 
 SHARED_PREFIX, USERS_PREFIX, MODELS_PREFIX, PICKED = "shared/", "users/", "models/", "picked"
-SCALES_PREFIX, SAMPLES_PREFIX, COUNTS = "scales/", "samples/", "counts"
+SCALES_PREFIX, SAMPLES_PREFIX, SAMPLE_COUNTS = "scales/", "samples/", "counts"
 OF_A_USER = (USERS_PREFIX, SAMPLES_PREFIX)
 """The beginnings of what a file lacks if users' models are not kept in it."""
 CODES = {"float32": "F32", "float64": "F64", "int64": "I64"}
@@ -89,9 +89,9 @@ class RowFile:
     @cached_property
     def ends(self) -> list[int]:
         """The places where each user's samples begin, and the last one's end."""
-        counts = self.array(COUNTS).astype(np.int64)
+        counts = self.array(SAMPLE_COUNTS).astype(np.int64)
         if len(counts) != len(self.header.users) or (counts < 0).any():
-            raise CheckpointError(f"{self.where}: damaged ({COUNTS}).")
+            raise CheckpointError(f"{self.where}: damaged ({SAMPLE_COUNTS}).")
         return [0, *np.cumsum(counts).tolist()]
 
     def scales(self, user: str) -> dict[str, list[float]]:
@@ -167,7 +167,7 @@ def joined(head: Header, pieces: Sequence[RowFile], target: Path | None) -> byte
     names = [name for name in first.names if head.kept or not name.startswith(OF_A_USER)]
     whole = [name for name in names if not is_of_users(name)]
     shapes = {name: (first.array(name).dtype, first.array(name).shape) for name in whole}
-    ends = ends_of(pieces, order) if COUNTS in names else []
+    ends = ends_of(pieces, order) if SAMPLE_COUNTS in names else []
     for name in filter(is_of_users, names):
         rows = first.array(name)
         count = ends[-1] if name.startswith(SAMPLES_PREFIX) else len(head.users)
@@ -243,7 +243,7 @@ def reserve(target: Path, size: int) -> None:
 
 def is_of_users(name: str) -> bool:
     """True if a tensor has a row a user."""
-    return name in (PICKED, COUNTS) or name.startswith((*OF_A_USER, SCALES_PREFIX))
+    return name in (PICKED, SAMPLE_COUNTS) or name.startswith((*OF_A_USER, SCALES_PREFIX))
 
 
 def size_of(dtype: np.dtype[Any], shape: Iterable[int]) -> int:

@@ -24,7 +24,7 @@ from corsage.networks.criterion import output_of
 from corsage.networks.network import Network
 from corsage.networks.user_scores import chunks
 
-PROBABILITIES, OUTPUTS = "probabilities", "outputs"
+OF_PROBABILITIES, OF_OUTPUTS = "probabilities", "outputs"
 
 
 class Rule(nn.Module):
@@ -100,16 +100,16 @@ class Mixture(Rule):
 
     weights: Tensor
 
-    def __init__(self, network: Network, count: int, of: str = PROBABILITIES) -> None:
+    def __init__(self, network: Network, count: int, of: str = OF_PROBABILITIES) -> None:
         super().__init__(network, count)
         self.of = of
-        if of == PROBABILITIES:
+        if of == OF_PROBABILITIES:
             refuse_no_probabilities(network, "a mixture")
 
     def forward(self, x: Tensor) -> Tensor:
         """sum_k w_k f_k(x), or the logits of sum_k w_k p_k(x)."""
         every = [self.outputs(k, x) for k in range(len(self.models))]
-        if self.of == OUTPUTS:
+        if self.of == OF_OUTPUTS:
             return torch.stack([w * one for w, one in zip(self.weights, every, strict=True)]).sum(0)
         parts = [w * probabilities(one) for w, one in zip(self.weights, every, strict=True)]
         return logits(torch.stack(parts).sum(0), every[0].shape[1])

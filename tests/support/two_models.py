@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from corsage.clients.base import Client, Got, Models, Sent
-from corsage.clients.parts.combined import OUTPUTS, Combined
+from corsage.clients.parts.combined import OF_OUTPUTS, Combined
 from corsage.core.arrays import Floats32
 from corsage.core.keys import NoKeys
 from corsage.core.messages.asked import Takes, floats
@@ -69,7 +69,7 @@ class TwoModelsClient(Client[NoKeys]):
             own = self.remembered("own", self.network.initial)
             both = np.stack([np.broadcast_to(models[0], own.shape), own], 1)
             ones = np.ones((len(self.users), 2), np.float32)
-            return Combined(both, own={"weights": ones}, settings={"of": OUTPUTS})
+            return Combined(both, own={"weights": ones}, settings={"of": OF_OUTPUTS})
         return Combined(models, own={"weights": self.remembered("weights", np.full(2, 0.5, "f4"))})
 
 
