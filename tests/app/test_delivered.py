@@ -123,7 +123,5 @@ def said(run: Run, row: str, user: str, users: Users) -> float:
 def test_words_that_each_node_would_number_for_itself_are_refused(given: Users) -> None:
     """An app's own data are at its node alone."""
     one = {"a": Samples(*given["u0"][:2])}
-    with pytest.raises(
-        DataError, match="labels are words .*: number the classes"
-    ):
+    with pytest.raises(DataError, match=r"labels are words .*: number the classes"):
         as_it_is(table_of(one, {}))
