@@ -123,8 +123,8 @@ def table(
     said = label or ColumnFacts("label", NUMBER if numbers else NUMBERED_CLASSES)
     columns = None if facts is None else TableFacts(facts, said)
     names = () if columns or label is None else label.levels
-    own = {"test": test, "facts": columns, "classes": names}
-    return Table(x, values, ids[0], ids[1], classes, shift, scale, **own)
+    made = Table(x, values, ids[0], ids[1], classes, shift, scale, test=test, facts=columns)
+    return replace(made, classes=names)
 
 
 def named_classes(y: Array) -> tuple[Ints, ColumnFacts]:
