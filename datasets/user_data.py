@@ -68,8 +68,7 @@ class FederatedData:
 
     Of a table of one's own, `facts` name the columns, and `x` are raw cells until the federation
     has agreed on a `preparation` (`dealing.prepared`); `own` are then the users' own scales, if
-    each has one. Images and tokens have nothing of that, but for names of their `classes`. `notes`
-    are worth a line each.
+    each has one. Images and tokens have names of `classes` alone. `notes` are worth a line each.
     """
 
     users: list[str]
