@@ -22,8 +22,9 @@ import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.solvers.known_clusters.tree import Tree
-from corsage.solvers.known_clusters.variances.scoring import BLIND, GAIN, Fitted, Scoring
+from corsage.solvers.known_clusters.variances.scoring import BLIND, Fitted, Scoring
 from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, FULL, ONE, Shape
+from corsage.solvers.known_clusters.variances.turning import searched
 
 CHOICE_FOLDS = 5
 MOST_DRAWN = 2000
@@ -36,6 +37,13 @@ LEAST_APART = 10
 """Nor where they have fewer users than these on average: a size of so few is mostly chance."""
 LIFTED_SHARE = 1e-2
 """The start of a variance that was found to be 0, as a share of the largest, or in all."""
+CLOSE = 0.1
+"""Shapes are compared at numbers where the slope of the deviance promises less than this: a
+twentieth of what one number more must gain."""
+LOOK = 8
+"""Steps after which a shape that is far from worth its numbers is given up."""
+LOOK_MARGIN = 4.0
+"""The times that its slope promises which it may still gain then."""
 NO_END = "the search for its most likely numbers has not come to an end"
 EXPLAINED = "its likelihood has no top: with no noise at all it explains these few records a user"
 DEAR = "what it gains is less than its numbers cost (AIC)"
@@ -91,11 +99,8 @@ def chosen(
     tried = tried_shapes(small, dealt(small.levels[0].parent, keys[some]), varies)
     while True:
         near = best(tried)
-        simplest = near is tried[0].fitted
-        if simplest and len(some) == len(keys):
-            return near, tried
-        found = Scoring(grouped(tree, near.shapes), near.shapes).fitted(near.x)
-        if simplest or found.gain < flat:
+        found = searched(grouped(tree, near.shapes), near.shapes, near.x)
+        if near is tried[0].fitted or found.gain < flat:
             return replace(found, first=max(found.first, near.first)), tried
         tried = [replace(o, refused=NO_END) if o.fitted is near else o for o in tried]
 
@@ -147,30 +152,37 @@ def apart(tree: Tree, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
 
 
 def judged(tree: Tree, fold: Ints, shapes: tuple[Shape, ...], near: Fitted | None = None) -> Judged:
-    """Fitted to all, beginning with a fit of other shapes, and to all but each fold.
+    """Fitted to all, beginning with a fit of other shapes, and by a few steps to all but each fold.
 
     Shapes that are tried beside others are refused by the first search that has no top, and where
     Akaike's criterion does not prefer them: left-out users say little of few clusters, for all
-    folds have the same ones.
+    folds have the same ones. Most often a look at the slope and the curvature says so already.
     """
     whole = grouped(tree, shapes)
     if near and (refused := hopeless(whole, fold, shapes)):
         return Judged(shapes, refused=refused)
-    start = started(near, shapes) if near else None
-    found = Scoring(whole, shapes).fitted(start, enough=BLIND if near else GAIN)
-    if near and not found.converged:
+    found = searched(whole, shapes, started(near, shapes) if near else None, CLOSE, LOOK)
+    if near and dear(found, near, LOOK_MARGIN):
+        return Judged(shapes, refused=DEAR)
+    if found.gain >= CLOSE:
+        found = searched(whole, shapes, found.x, CLOSE)
+    if near and found.gain >= CLOSE:
         return Judged(shapes, refused=NO_END)
-    if near and near.deviance - found.deviance < 2 * (numbers(shapes) - numbers(near.shapes)):
+    if near and dear(found, near):
         return Judged(shapes, refused=DEAR)
     folds = list[float]()
     for number in range(CHOICE_FOLDS):
-        rest = Scoring(part(whole, np.flatnonzero(fold != number)), shapes).fitted(
-            found.x, enough=BLIND
-        )
-        if near and not rest.converged:
+        rest = searched(part(whole, np.flatnonzero(fold != number)), shapes, found.x, CLOSE)
+        if near and rest.gain >= CLOSE:
             return Judged(shapes, refused=NO_END)
         folds.append(left_out(whole, rest))
     return Judged(shapes, found, np.array(folds))
+
+
+def dear(found: Fitted, near: Fitted, margin: float = 0.0) -> bool:
+    """True if a fit gains less than its numbers cost, whatever `margin` times its slope adds."""
+    gained = near.deviance - found.deviance + margin * found.gain
+    return gained < 2 * (numbers(found.shapes) - numbers(near.shapes))
 
 
 def numbers(shapes: tuple[Shape, ...]) -> int:
