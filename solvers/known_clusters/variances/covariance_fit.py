@@ -13,6 +13,7 @@ from corsage.solvers.known_clusters.variances.constraints import NO_DEVIATION
 from corsage.solvers.known_clusters.variances.scoring import Fitted, Scoring
 from corsage.solvers.known_clusters.variances.shape_choice import equal_shapes, grouped
 from corsage.solvers.known_clusters.variances.shapes import Shape
+from corsage.solvers.known_clusters.variances.turning import searched
 from corsage.solvers.known_clusters.variances.uncertainty import Likely
 
 NO_VARIANCE_SHARE = 1e-12
@@ -138,11 +139,12 @@ def again(
     known = before.shapes(varies) if before.kinds else shapes
     same = len(known) == len(shapes) and (not before.names or before.names == names)
     shapes = known if same else shapes
-    search = Scoring(grouped(tree, shapes), shapes)
+    whole = grouped(tree, shapes)
+    search = Scoring(whole, shapes)
     if not (same and before.kinds):
-        return search.fitted()
+        return searched(whole, shapes)
     start = search.apart(before.x)
-    found = search.fitted(start)
+    found = searched(whole, shapes, start)
     if not slow:
         return found
     half = [(one + other) / 2 for one, other in zip(start, found.x, strict=True)]

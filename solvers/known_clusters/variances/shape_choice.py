@@ -40,6 +40,8 @@ LIFTED_SHARE = 1e-2
 CLOSE = 0.1
 """Shapes are compared at numbers where the slope of the deviance promises less than this: a
 twentieth of what one number more must gain."""
+OUT = 1e-2
+"""The same of a fold's: what is left of its own users in numbers that began with them."""
 LOOK = 8
 """Steps after which a shape that is far from worth its numbers is given up."""
 LOOK_MARGIN = 4.0
@@ -172,7 +174,7 @@ def judged(tree: Tree, fold: Ints, shapes: tuple[Shape, ...], near: Fitted | Non
         return Judged(shapes, refused=DEAR)
     folds = list[float]()
     for number in range(CHOICE_FOLDS):
-        rest = searched(part(whole, np.flatnonzero(fold != number)), shapes, found.x, CLOSE)
+        rest = searched(part(whole, np.flatnonzero(fold != number)), shapes, found.x, OUT)
         if near and rest.gain >= CLOSE:
             return Judged(shapes, refused=NO_END)
         folds.append(left_out(whole, rest))

@@ -39,12 +39,12 @@ def searched(
     if all(shape.kind != FULL for shape in shapes):
         return Scoring(tree, shapes).fitted(None if x is None else list(x), most, enough=enough)
     x = Scoring(tree, shapes).started().x if x is None else list(x)
-    first, before, steps = np.inf, np.inf, FIRST_TURN
+    first, before, steps = -1.0, np.inf, FIRST_TURN
     while True:
         own, turns = zip(*map(turned, shapes, x), strict=True)
         found = Scoring(tree, own).fitted(list(turns), min(steps, most), enough=enough)
         x = [plain(shape, one) for shape, one in zip(own, found.x, strict=True)]
-        first, most = min(first, found.first), most - steps
+        first, most = found.first if first < 0 else first, most - steps
         if found.gain < enough or most <= 0 or found.deviance >= before:
             return replace(found, shapes=tuple(shapes), x=x, first=first)
         before, steps = found.deviance, NEXT_TURNS
