@@ -153,7 +153,7 @@ def judged(solution: MixedSolution, neighbour: Neighbour) -> Script[Replies]:
     own = solution.job.beside("mixed-model", neighbour.strategy)
     own.traffic = Traffic()
     keys = replace(solution.keys, known_gamma=neighbour.gamma, known_lambda=neighbour.lam)
-    keys = replace(keys, mixed_random="all")
+    keys = replace(keys, mixed_random=("all",))
     state: MixedModelState = type(solution.state).of_size(solution.size)
     state.clusters = solution.state.clusters  # who is where is known, and stays as it is
     delivers = not solution.exact  # else models follow from the centres, whatever users keep
