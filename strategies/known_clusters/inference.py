@@ -16,6 +16,7 @@ import numpy as np
 from corsage.core.arrays import Arrays, Floats
 from corsage.solvers.known_clusters.variances.covariance import unknown
 from corsage.solvers.known_clusters.variances.covariance_fit import correlation, none
+from corsage.solvers.known_clusters.variances.shape_choice import numbers
 from corsage.solvers.known_clusters.variances.shapes import FULL
 from corsage.solvers.known_clusters.variances.uncertainty import RECORDS, Likely
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort
@@ -101,7 +102,27 @@ class Inference:
             self._clusters(noise),
             self._correlations(),
             self.covariance.intervals or (SUMS_OF_SEVERAL if self.fitted is not None else ""),
+            self._likelihood(),
         )
+
+    def _likelihood(self) -> dict[str, Any]:
+        """The restricted log likelihood of the table as it is, and the model that it is of."""
+        fit = self.covariance
+        if not fit.kinds or self.loss != "squared":
+            return {}
+        names = [self.units.names[n] for n in self._which]
+        levels = zip(fit.levels, fit.kinds, strict=True)
+        varies = np.ones(len(self.units.names)) if self.varies is None else self.varies
+        return {
+            "loglik": fit.loglik + self.units.density(self.solution.records),
+            "records": self.solution.records,
+            "squares": fit.squares * self.units.label**2,
+            "fixed": self.units.names,
+            "levels": {level: {"shape": kind, "varying": names} for level, kind in levels},
+            "apart": len(fit.names),
+            "numbers": 1 + numbers(fit.shapes(varies * fit.units.sound)),
+            "converged": fit.gain < self.solution.own_sums.flat,
+        }
 
     @property
     def _which(self) -> list[int]:

@@ -107,6 +107,12 @@ class MixedSolution:
         return Units.of(self.job, self.size)
 
     @property
+    def records(self) -> int:
+        """The training records of all users."""
+        members = self.job.members.everybody
+        return sum(members[user].train for c in self.present.cohorts for user in c.users)
+
+    @property
     def tolerance(self) -> float:
         """The change at which to end; float32 cannot tell less than 1e-5 of the models."""
         floor = 1e-5 if self.job.config.model.precision == "float32" else 0.0
@@ -303,9 +309,8 @@ class MixedSolution:
     def findings(self) -> list[Finding]:
         """The course of the solution, and the variances."""
         rows = [("rounds", f"{self.job.progress.round}"), *self._change(), *self._few()]
-        members, units = self.job.members.everybody, self.units
-        records = sum(members[user].train for c in self.present.cohorts for user in c.users)
-        density = units.density(records)
+        units = self.units
+        density = units.density(self.records)
         told = self.own_sums.findings(units, density)
         told = told or self.state.estimates.findings(units.label, density)
         return [Finding("solution", rows), *told]

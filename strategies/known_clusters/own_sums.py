@@ -245,7 +245,7 @@ class OwnSums:
         found, tried = self.fitted(tree, users, varies, number)
         shares = explained(tree, found) if self.exact else self.latent(found)
         before = self.state.estimates.covariance
-        fit = CovarianceFit.of(found, units, names, shares)
+        fit = CovarianceFit.of(found, units, names, shares, float(parts.yy.sum()))
         fit.held_out, fit.refused = before.held_out, before.refused
         if tried:
             fit.held_out = {in_words(one.shapes): one.total for one in tried if not one.refused}

@@ -34,6 +34,7 @@ class CovarianceFit:
     users, clusters : covariances (g, d, d) and (1, d, d), or (0, d, d) if there is one cluster.
     above : of the levels above the clusters, from below, each (d, d).
     loglik : the restricted log likelihood.
+    squares : of all labels around their mean: a mark of the data.
     gain : what following its slope would add to twice that: 0 if it has converged.
     shares : of records, users and clusters in the variance of a record; empty if unknown.
     held_out : log likelihood of users that were left out, by the shapes that were tried.
@@ -51,6 +52,7 @@ class CovarianceFit:
     clusters: Floats = field(default_factory=lambda: np.zeros((0, 0, 0)))
     above: list[Floats] = field(default_factory=list)
     loglik: float = 0.0
+    squares: float = 0.0
     gain: float = 0.0
     shares: list[float] = field(default_factory=list)
     held_out: dict[str, float] = field(default_factory=dict)
@@ -60,7 +62,12 @@ class CovarianceFit:
 
     @classmethod
     def of(
-        cls, found: Fitted, units: Standard, names: list[str], shares: list[float]
+        cls,
+        found: Fitted,
+        units: Standard,
+        names: list[str],
+        shares: list[float],
+        squares: float = 0.0,
     ) -> CovarianceFit:
         """A fit to these clusters in standard units, told in those of the model."""
         sigma2, d = found.found.middle.sigma2, len(units.start)
@@ -75,6 +82,7 @@ class CovarianceFit:
             clusters=own[1] if len(own) > 1 else np.zeros((0, d, d)),
             above=[one[0] for one in own[2:]],
             loglik=units.density - found.deviance / 2,
+            squares=squares,
             gain=found.gain,
             shares=shares,
         )
