@@ -64,8 +64,9 @@ class MixedModelKeys(ClusterKeys):
     )
     mixed_neighbours: str = key(
         "simulations",
-        "gamma and lambda on auto: after the last round also one model for all, one a cluster and "
-        "one a user are solved and judged, and one that is better is named; costs their exchanges",
+        "gamma and lambda on auto: after the last round also one model for all, one a cluster, one "
+        "a user, random intercepts alone and one centre are solved and judged, and one that is "
+        "better is named; costs their exchanges",
         choices=("simulations", "always", "never"),
     )
     mixed_intervals: str = key(

@@ -40,7 +40,7 @@ LIFTED_SHARE = 1e-2
 CLOSE = 0.1
 """Shapes are compared at numbers where the slope of the deviance promises less than this: a
 twentieth of what one number more must gain."""
-OUT = 1e-2
+OUT = 1e-3
 """The same of a fold's: what is left of its own users in numbers that began with them."""
 LOOK = 8
 """Steps after which a shape that is far from worth its numbers is given up."""
