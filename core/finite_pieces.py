@@ -27,12 +27,7 @@ def finite(array: NDArray[Any]) -> bool:
 
 def finite_rows(rows: NDArray[Any]) -> Bools:
     """Mark the rows of finite numbers alone."""
-    width = max(rows[0].size, 1) if len(rows) else 1
-    if width > PIECE_NUMBERS:
-        return np.array([finite(row) for row in rows], bool)
-    flat, many = rows.reshape(len(rows), -1), max(PIECE_NUMBERS // width, 1)
-    marks = [np.isfinite(flat[i : i + many]).all(1) for i in range(0, len(flat), many)]
-    return np.concatenate(marks) if marks else np.zeros(0, bool)
+    return np.array([True] * len(rows) if finite(rows) else [finite(row) for row in rows], bool)
 
 
 def add_weighted(total: Floats | None, rows: Array, weights: Floats) -> Floats:

@@ -62,9 +62,7 @@ def split_user(
     if known is None and test_fraction > 0 and total > 1:  # a single sample is for training
         size = min(max(round(total * test_fraction), 1), total - 1)
         test = choose(labels, size, rng, keep_one=True)
-        rest = np.ones(total, bool)
-        rest[test] = False
-        train = np.flatnonzero(rest)
+        train = np.setdiff1d(train, test, assume_unique=True)
     if max_train_samples and len(train) > max_train_samples:
         train = train[choose(labels[train], max_train_samples, rng)]
     return train, test

@@ -1,16 +1,14 @@
 """The choice of the covariances' shapes: by the likelihood of users that were left out.
 
-Users are dealt into `CHOICE_FOLDS`. Covariances are fitted without one fold, and judged by the
-restricted likelihood of that fold's data given those of all others:
+Users are dealt into `CHOICE_FOLDS`. Covariances are fitted without one fold, by a few steps from
+those of all, and judged by the restricted likelihood of that fold's data given those of all others:
 
     -2 log p(fold | rest) = deviance(all) - deviance(rest), at the covariances fitted to the rest.
 
 The levels' shapes are tried one after the other, the users' first: one variance, then one a
 coefficient, then any covariance; at last a size of its own for each cluster's users. One with more
 numbers is taken if it is better by more than a standard error, over the folds, of the difference,
-and if all its searches ended at a top. A fold's begins where that of all users ended, so where it
-has not come to an end its own users are still in it, and it would be judged by what it was fitted
-to.
+and if all its searches came to an end: else a fold would be judged by what it was fitted to.
 """
 
 from __future__ import annotations
@@ -42,10 +40,6 @@ CLOSE = 0.1
 twentieth of what one number more must gain."""
 OUT = 1e-3
 """The same of a fold's: what is left of its own users in numbers that began with them."""
-LOOK = 8
-"""Steps after which a shape that is far from worth its numbers is given up."""
-LOOK_MARGIN = 4.0
-"""The times that its slope promises which it may still gain then."""
 NO_END = "the search for its most likely numbers has not come to an end"
 EXPLAINED = "its likelihood has no top: with no noise at all it explains these few records a user"
 DEAR = "what it gains is less than its numbers cost (AIC)"
@@ -158,19 +152,15 @@ def judged(tree: Tree, fold: Ints, shapes: tuple[Shape, ...], near: Fitted | Non
 
     Shapes that are tried beside others are refused by the first search that has no top, and where
     Akaike's criterion does not prefer them: left-out users say little of few clusters, for all
-    folds have the same ones. Most often a look at the slope and the curvature says so already.
+    folds have the same ones.
     """
     whole = grouped(tree, shapes)
     if near and (refused := hopeless(whole, fold, shapes)):
         return Judged(shapes, refused=refused)
-    found = searched(whole, shapes, started(near, shapes) if near else None, CLOSE, LOOK)
-    if near and dear(found, near, LOOK_MARGIN):
-        return Judged(shapes, refused=DEAR)
-    if found.gain >= CLOSE:
-        found = searched(whole, shapes, found.x, CLOSE)
+    found = searched(whole, shapes, started(near, shapes) if near else None, CLOSE)
     if near and found.gain >= CLOSE:
         return Judged(shapes, refused=NO_END)
-    if near and dear(found, near):
+    if near and near.deviance - found.deviance < 2 * (numbers(shapes) - numbers(near.shapes)):
         return Judged(shapes, refused=DEAR)
     folds = list[float]()
     for number in range(CHOICE_FOLDS):
@@ -179,12 +169,6 @@ def judged(tree: Tree, fold: Ints, shapes: tuple[Shape, ...], near: Fitted | Non
             return Judged(shapes, refused=NO_END)
         folds.append(left_out(whole, rest))
     return Judged(shapes, found, np.array(folds))
-
-
-def dear(found: Fitted, near: Fitted, margin: float = 0.0) -> bool:
-    """True if a fit gains less than its numbers cost, whatever `margin` times its slope adds."""
-    gained = near.deviance - found.deviance + margin * found.gain
-    return gained < 2 * (numbers(found.shapes) - numbers(near.shapes))
 
 
 def numbers(shapes: tuple[Shape, ...]) -> int:
