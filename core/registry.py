@@ -52,7 +52,7 @@ class Algorithm:
         return self.door or self.cls
 
 
-RANDOM_ALL = {"mixed_random": "all"}
+RANDOM_ALL = {"mixed_random": ("all",)}
 
 ALGORITHMS: dict[str, Algorithm] = {
     "fedrep": Algorithm("FedRep", "fedrep"),

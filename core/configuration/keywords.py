@@ -196,7 +196,7 @@ class Keywords(TypedDict, total=False):
     mixed_tolerance: Annotated[float, Own("Mixed model", 1e-08, "mixed-model, single-cluster")]
     mixed_em_rounds: Annotated[int, Own("Mixed model", 20, "mixed-model, single-cluster")]
     mixed_grouping: Annotated[str, Own("Mixed model", "auto", "mixed-model, single-cluster")]
-    mixed_random: Annotated[str, Own("Mixed model", "all", "mixed-model, single-cluster")]
+    mixed_random: Annotated[str | Sequence[str] | float, Own("Mixed model", "all", "mixed-model, single-cluster")]
     mixed_variances: Annotated[str, Own("Mixed model", "auto", "mixed-model, single-cluster")]
     mixed_neighbours: Annotated[str, Own("Mixed model", "simulations", "mixed-model, single-cluster")]
     mixed_intervals: Annotated[str, Own("Mixed model", "auto", "mixed-model, single-cluster")]

@@ -37,7 +37,7 @@ from corsage.strategies.known_clusters.coins.conversation import (
 from corsage.strategies.known_clusters.coins.impossible import step_fault
 from corsage.strategies.known_clusters.estimation import VarianceEstimation
 from corsage.strategies.known_clusters.own_sums import TRAVELLED, OwnSums
-from corsage.strategies.known_clusters.units import Units
+from corsage.strategies.known_clusters.units import Units, varying
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding, few_rows
 from corsage.strategies.rounds.turns import Script
@@ -99,14 +99,18 @@ class MixedSolution:
     @property
     def varies(self) -> Floats | None:
         """1 for each coefficient that differs between users, else 0 (d,); None: all do."""
-        if self.keys.mixed_random == "all":
-            return None
-        return np.append(np.zeros(self.size - 1), 1.0)
+        return varying(self.job, self.size, self.keys.mixed_random)
 
     @property
     def units(self) -> Units:
         """The names and units of the coefficients."""
         return Units.of(self.job, self.size)
+
+    @property
+    def records(self) -> int:
+        """The training records of all users."""
+        members = self.job.members.everybody
+        return sum(members[user].train for c in self.present.cohorts for user in c.users)
 
     @property
     def tolerance(self) -> float:
@@ -305,9 +309,8 @@ class MixedSolution:
     def findings(self) -> list[Finding]:
         """The course of the solution, and the variances."""
         rows = [("rounds", f"{self.job.progress.round}"), *self._change(), *self._few()]
-        members, units = self.job.members.everybody, self.units
-        records = sum(members[user].train for c in self.present.cohorts for user in c.users)
-        density = units.density(records)
+        units = self.units
+        density = units.density(self.records)
         told = self.own_sums.findings(units, density)
         told = told or self.state.estimates.findings(units.label, density)
         return [Finding("solution", rows), *told]
