@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Array, Arrays, Floats
@@ -67,7 +68,7 @@ class Schema:
     def weight(self, users: list[str]) -> float:
         """The weight of users in a mean."""
         weights = self.cut or self.samples
-        return float(sum(weights[user] for user in users) if self.by_samples else len(users))
+        return math.fsum(weights[user] for user in users) if self.by_samples else float(len(users))
 
 
 def read_numbers(
@@ -117,8 +118,9 @@ def read_arrays(
             entries = max(one.size, 1) * max(len(schema.samples), 1)
             most = math.sqrt(float(np.finfo(one.dtype).max) / (MARGIN * entries))
         if name in averaged:
-            means[name] = plain(mean[name], {one.dtype, np.dtype(np.float64)}, one.shape, name)
-            flat = means[name].reshape(1, one.size)
+            means[name] = read_mean(mean[name], one, name)
+            flat = means[name].reshape(-1, one.size)
+            most *= schema.weight(users) if len(flat) > 1 else 1.0
         else:
             each[name] = plain(rows[name], {one.dtype}, (count, *one.shape), name)
             flat = each[name].reshape(count, one.size)
@@ -132,6 +134,14 @@ def read_arrays(
         if at not in wrong and schema.fault and (why := schema.fault(user, own)):
             wrong[at] = why
     return means, each, wrong
+
+
+def read_mean(array: FlowerArray, one: Array, name: str) -> Array:
+    """A mean over users, which may be in double precision; or their sum, high and low."""
+    double = np.dtype(np.float64)
+    if array.shape == (shape := (2, *one.shape)):
+        return plain(array, {double}, shape, name)
+    return plain(array, {one.dtype, double}, one.shape, name)
 
 
 def unfit(name: str, array: Array, limit: float) -> str:
