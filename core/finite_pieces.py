@@ -1,14 +1,21 @@
-"""Checks of long arrays, piece by piece: no second array of their size is made for it."""
+"""Arithmetic on long arrays, piece by piece: no second array of their size is made for it.
+
+Sums over users do not depend on the order or the parts in which they are added. A sum is two
+doubles, `high` and `low`: the double next to it, and what that leaves out (Knuth's TwoSum). Nothing
+is lost as long as the values of a number, over all users, are whole multiples of something 2^104
+times smaller than their sum: single precision within a factor of 10^18. Whoever adds users up, at
+one node or at many, then rounds the very same sum.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from corsage.core.arrays import Bools
+from corsage.core.arrays import Array, Bools, Floats
 
 PIECE_NUMBERS = 2**15
 """Numbers of a piece: two of them in double precision stay in a core's own cache."""
@@ -29,3 +36,40 @@ def finite(array: NDArray[Any]) -> bool:
 def finite_rows(rows: NDArray[Any]) -> Bools:
     """Mark the rows of finite numbers alone."""
     return np.array([True] * len(rows) if finite(rows) else [finite(row) for row in rows], bool)
+
+
+def added(terms: Floats) -> tuple[Floats, Floats]:
+    """The sum of rows (n, P) as high and low; the rows are written over."""
+    high, low, n = terms, np.zeros_like(terms), len(terms)
+    while n > 1:
+        k = n // 2
+        n -= k
+        a, b = high[:k], high[n : n + k]
+        s = a + b
+        t = s - a
+        lost = (a - (s - t)) + (b - t) + (low[:k] + low[n : n + k])
+        high[:k] = s + lost
+        low[:k] = lost - (high[:k] - s)
+    return high[0], low[0]
+
+
+def add_weighted(sums: Floats | None, rows: Array, weights: Floats) -> Floats:
+    """Add sum_u w_u rows_u to sums (2, ...), high and low; into them, if there are any."""
+    found = np.zeros((2, *rows.shape[1:])) if sums is None else sums
+    flat, each = found.reshape(2, -1), rows.reshape(len(rows), -1)
+    for piece in pieces(flat.shape[1], len(rows) + 2):
+        terms = (flat[:, piece], np.multiply(each[:, piece], weights[:, None], dtype=np.float64))
+        flat[0, piece], flat[1, piece] = added(np.concatenate(terms))
+    return found
+
+
+def mean_of(
+    parts: Sequence[tuple[float, Array]], weight: float, dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    """sum_k w_k sum_i rows_ki / weight, of rows (n_k, ...): those of users, or high and low."""
+    found = np.empty(parts[0][1].shape[1:], dtype)
+    flat, each = found.reshape(-1), [(w, rows.reshape(len(rows), -1)) for w, rows in parts]
+    for piece in pieces(flat.size, sum(len(rows) for _, rows in each)):
+        terms = [np.multiply(rows[:, piece], w, dtype=np.float64) for w, rows in each]
+        flat[piece] = added(np.concatenate(terms))[0] / weight
+    return found

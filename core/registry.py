@@ -136,6 +136,7 @@ ATTACHED: dict[str, str] = {
     "report": "app.report.document",
     "riding": "strategies.devices.riding",
     "robust": "core.robust",
+    "same data": "strategies.rounds.same_data",
     "sizes": "strategies.rounds.sizes",
     "studies": "app.studies.performing",
     "summed tables": "datasets.columns.summed",

@@ -32,8 +32,7 @@ from corsage.core.errors import (
     Refused,
     StorageError,
 )
-from corsage.core.exact_sums import add_weighted, mean_of
-from corsage.core.finite_pieces import finite_rows
+from corsage.core.finite_pieces import add_weighted, finite_rows, mean_of
 from corsage.core.messages.introduction import other_frozen
 from corsage.core.messages.wire import COHORT_MEMBERS, ROWS_BY_USER
 from corsage.core.registry import attached

@@ -98,9 +98,7 @@ class Row:
     @property
     def users(self) -> list[str]:
         """The users, each of whom has a model."""
-        own = self.numbers
-        names = (*own["per_user"], *own.get("test_sizes", ()), *self.untested)
-        return list(dict.fromkeys(names))
+        return users_of(self.numbers)
 
     @property
     def untested(self) -> list[str]:
@@ -252,6 +250,12 @@ class Row:
         if vectors is None:
             raise DataError("the run's data have no vectors.")
         return vectors
+
+
+def users_of(numbers: Json) -> list[str]:
+    """The users of a row, those without test samples last."""
+    names = (*numbers["per_user"], *numbers.get("test_sizes", ()), *numbers.get("untested", ()))
+    return list(dict.fromkeys(names))
 
 
 def unknown_user(name: str, row: str, users: list[str]) -> str:

@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 
 from corsage.core.arrays import Array, Arrays, Floats, Ints
 from corsage.core.errors import Refused, line
-from corsage.core.exact_sums import mean_of
+from corsage.core.finite_pieces import mean_of
 from corsage.core.messages.encoding import encode, payload
 from corsage.core.messages.fields import (
     LARGEST_WHOLE,

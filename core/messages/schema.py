@@ -119,8 +119,9 @@ def read_arrays(
             most = math.sqrt(float(np.finfo(one.dtype).max) / (MARGIN * entries))
         if name in averaged:
             means[name] = read_mean(mean[name], one, name)
-            flat = means[name].reshape(-1, one.size)
-            most *= schema.weight(users) if len(flat) > 1 else 1.0
+            summed = means[name].shape != one.shape
+            flat = means[name].reshape(1 + summed, one.size)
+            most *= schema.weight(users) if summed else 1.0
         else:
             each[name] = plain(rows[name], {one.dtype}, (count, *one.shape), name)
             flat = each[name].reshape(count, one.size)

@@ -17,6 +17,7 @@ from corsage.core.counts import EXAMPLES
 from corsage.core.distribution import Spread, spread, worst_share
 from corsage.core.measures import MEASURES
 from corsage.core.messages.replies import Replies
+from corsage.core.registry import attachment
 from corsage.core.seeding import drawn_count
 from corsage.strategies.rounds.judged import Baseline, Judged, Scored, judged
 from corsage.strategies.rounds.state import Progress, Traffic
@@ -85,6 +86,7 @@ class Summary:
     train_sizes : each user's training samples.
     estimates : of a linear model: coefficients, variances, users (docs/statistics.md).
     chosen : what keys that nobody set came to, where that is not the usual.
+    data : the mark of the users' data, by which they are known again.
     """
 
     strategy: str
@@ -114,6 +116,7 @@ class Summary:
     train_sizes: dict[str, int] = field(default_factory=dict)
     estimates: Json | None = None
     chosen: list[str] = field(default_factory=list)
+    data: str = ""
 
     def json(self) -> Json:
         """As the summary's file has it."""
@@ -144,7 +147,7 @@ class Summary:
             "baseline": asdict(self.baseline) if self.baseline else None,
             "gradient_steps": self.gradient_steps,
         }
-        for what in ("clusters", "known_clusters", "train_sizes", "estimates", "chosen"):
+        for what in ("clusters", "known_clusters", "train_sizes", "estimates", "chosen", "data"):
             if values := getattr(self, what):
                 plain[what] = values
         if self.hurt:
@@ -215,6 +218,7 @@ def summarised(
     measure, values, users = result.own, result.first, result.users
     tail = [value for r, value in progress.curve if r > progress.round - last] if last else []
     everyone, members = evaluation.users, strategy.members.everybody
+    same = attachment("same data")
     nodes = strategy.members.set_aside()
     aside = [Finding("Set aside", nodes)] if nodes else []
     clusters = strategy.user_clusters(name)
@@ -245,6 +249,7 @@ def summarised(
         known_clusters={user: c for user, member in hosted.items() if (c := member.cluster)},
         train_sizes={user: member.train for user, member in hosted.items()},
         chosen=chosen(strategy),
+        data=same.mark_of(strategy.job.built.data, everyone) if same else "",
         seconds=round(strategy.clock.row(name, further=not last), 3),  # last: with all of the above
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from corsage.core import finite_pieces as blocks
-from corsage.core.exact_sums import add_weighted, mean_of
+from corsage.core.finite_pieces import add_weighted, mean_of
 from corsage.core.messages.encoding import LARGE_ARRAY, as_sent, decode, encode
 
 LONG = 2 * blocks.PIECE_NUMBERS + 5

@@ -224,8 +224,10 @@ class AnyWay(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
     def end(self) -> None:
-        """All numbers are those of the run that nobody disturbed, on a single node: bit for bit, but
-        for methods that solve for many users' convex losses at once."""
+        """All numbers are those of the run that nobody disturbed, on a single node.
+
+        Bit for bit, but for methods that solve for many users' convex losses at once.
+        """
         if self.goes_on:
             self.die_while_it_runs(self.later)
         result = self.fresh().start(self.grid)

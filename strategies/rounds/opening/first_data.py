@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from corsage.core.errors import ConfigError, DataError, NodeError
-from corsage.core.registry import attached
+from corsage.core.registry import attached, attachment
 from corsage.datasets.user_data import NO_TESTS
 from corsage.strategies.rounds.opening.agreed import fitting, labels
 
@@ -24,6 +24,8 @@ def check_data(job: Job) -> None:
         preparation = attached("tables").Preparation.read(json.loads(built.preparation))
         job.members.reception.adopt(preparation, built.num_classes)
     check_same(job)
+    if same := attachment("same data"):
+        same.check(job)
     agreed.num_classes = built.num_classes
     vars(job).pop("task", None)  # nothing that tasks say changes any more
     job.members.roster.reclaim()  # a resumed run remembers whose ids are
