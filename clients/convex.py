@@ -92,10 +92,8 @@ class ConvexClient(Client[K]):
 
     @property
     def types(self) -> Types:
-        """Numbers to predict are held as they are computed with, and so is what predicts them."""
-        if not self.network.criterion.numbers:
-            return super().types  # bytes and classes lose nothing by it
-        return (self.dtype if self.convex else self.full.inputs), self.dtype
+        """Samples of convex losses are held as they are computed with."""
+        return (self.dtype, self.dtype) if self.convex else super().types
 
     @property
     def scale(self) -> Scale:
