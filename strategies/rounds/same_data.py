@@ -64,7 +64,7 @@ def check(job: Job) -> None:
     if why := differing(known, now, here):
         if here:
             raise OtherData(f"the data are not those that the run began with: {why}.")
-        job.note(f"{why}: samples are others than when the run began")
+        job.note(f"samples are not those that the run began with: {why}")
     job.built.data = now if here else Ledger({**known, **now})
 
 
