@@ -23,7 +23,7 @@ PIECE_NUMBERS = 2**15
 
 def pieces(size: int, rows: int = 1) -> Iterator[slice]:
     """The places of the pieces of so many numbers, of which there are some rows."""
-    step = max(PIECE_NUMBERS // rows, 1)
+    step = max(2 * PIECE_NUMBERS // rows, 1) if rows > 1 else PIECE_NUMBERS
     return (slice(i, min(i + step, size)) for i in range(0, size, step))
 
 
@@ -40,16 +40,24 @@ def finite_rows(rows: NDArray[Any]) -> Bools:
 
 def added(terms: Floats) -> tuple[Floats, Floats]:
     """The sum of rows (n, P) as high and low; the rows are written over."""
-    high, low, n = terms, np.zeros_like(terms), len(terms)
+    high, n = terms, len(terms)
+    low = np.zeros((n, terms.shape[1]))
     while n > 1:
         k = n // 2
         n -= k
         a, b = high[:k], high[n : n + k]
+        lost = low[:k]
+        lost += low[n : n + k]
         s = a + b
         t = s - a
-        lost = (a - (s - t)) + (b - t) + (low[:k] + low[n : n + k])
-        high[:k] = s + lost
-        low[:k] = lost - (high[:k] - s)
+        b -= t  # b - (s - a)
+        np.subtract(s, t, out=t)
+        a -= t  # a - (s - (s - a))
+        lost += b
+        lost += a
+        np.add(s, lost, out=a)
+        s -= a
+        lost += s
     return high[0], low[0]
 
 

@@ -86,6 +86,7 @@ LIFTS = {
         "ifca",
     ),
     "report": Lift(("app/report",), "report NOWHERE", "app/report", "scaffold"),
+    "same data": Lift(("strategies/rounds/same_data.py",), "", "", "local"),
     "together": Lift(("networks/together",), "", "", "apfl"),
 }
 
@@ -111,13 +112,13 @@ def called(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def first_numbers(place: Path, runs: Path) -> list[dict[str, Any]]:
-    """The rows of the first command, but for their seconds."""
+    """The rows of the first command, but for their seconds and the hash of their data."""
     runs.mkdir()
     where = f"run-dir={runs}", "--json", str(runs / "found.json")
     done = called(place, "run_simulation.py", *FIRST.split(), *where)
     assert done.returncode == 0, done.stderr
     rows: list[dict[str, Any]] = json.loads((runs / "found.json").read_text())["results"]
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+    return [{k: value for k, value in row.items() if k not in ("seconds", "data")} for row in rows]
 
 
 @pytest.fixture(scope="module")
