@@ -1,10 +1,8 @@
 """Arithmetic on long arrays, piece by piece: no second array of their size is made for it.
 
-Sums over users do not depend on the order or the parts in which they are added. A sum is two
-doubles, `high` and `low`: the double next to it, and what that leaves out (Knuth's TwoSum). Nothing
-is lost as long as the values of a number, over all users, are whole multiples of something 2^104
-times smaller than their sum: single precision within a factor of 10^18. Whoever adds users up, at
-one node or at many, then rounds the very same sum.
+Sums over users depend on no order, nor on parts in which they are added. A sum is two doubles,
+`high` and `low`: the double next to it, and what that leaves out (Knuth's TwoSum). Nothing is lost
+of single precision within a factor of 10^18: of values that are multiples of 2^-104 of their sum.
 """
 
 from __future__ import annotations

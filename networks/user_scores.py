@@ -207,8 +207,5 @@ def chunks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     if 0 < n < FEWEST_ROWS:
         filled = torch.cat([x, x[:1].expand(FEWEST_ROWS - n, *x.shape[1:])])
         return function(filled)[:n]
-    sizes = [most] * (n // most) + [n % most] * bool(n % most or not n)
-    if len(sizes) > 1 and sizes[-1] < FEWEST_ROWS:
-        sizes[-2:] = [sizes[-2] - FEWEST_ROWS, sizes[-1] + FEWEST_ROWS]
-    parts = [function(part) for part in torch.split(x, sizes)]
+    parts = [function(part) for part in torch.tensor_split(x, max(-(-n // most), 1))]
     return torch.cat(parts) if len(parts) > 1 else parts[0]

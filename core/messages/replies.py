@@ -268,20 +268,13 @@ def weighted_mean(parts: Sequence[Replies], weight: float, template: Mapping[str
 
     The arrays of `template` say of which type it is. The mean of one node is what it sent.
     """
-    return {
-        name: mean_over(parts, name, weight, template[name])
-        for name in (parts[0].mean if parts else ())
-    }
-
-
-def mean_over(parts: Sequence[Replies], name: str, weight: float, like: Array) -> Array:
-    """The mean of one array."""
-    first = parts[0].mean[name]
-    if len(parts) == 1 and (first.dtype, first.shape) == (like.dtype, like.shape):
-        return first
-    own = [(part.weight, part.mean[name]) for part in parts]
-    rows = [(w, a[None]) if a.shape == like.shape else (1.0, a) for w, a in own]
-    return mean_of(rows, weight, like.dtype)
+    found = Arrays()
+    for name, first in parts[0].mean.items() if parts else ():
+        like, own = template[name], [(part.weight, part.mean[name]) for part in parts]
+        rows = [(w, a[None]) if a.shape == like.shape else (1.0, a) for w, a in own]
+        whole = len(parts) == 1 and (first.dtype, first.shape) == (like.dtype, like.shape)
+        found[name] = first if whole else mean_of(rows, weight, like.dtype)
+    return found
 
 
 def _stack(parts: Sequence[Mapping[str, Array]], order: Ints | None) -> dict[str, Array]:

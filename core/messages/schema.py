@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Array, Arrays, Floats
@@ -118,8 +117,9 @@ def read_arrays(
             entries = max(one.size, 1) * max(len(schema.samples), 1)
             most = math.sqrt(float(np.finfo(one.dtype).max) / (MARGIN * entries))
         if name in averaged:
-            means[name] = read_mean(mean[name], one, name)
-            summed = means[name].shape != one.shape
+            summed = mean[name].shape == (2, *one.shape)  # high and low
+            kinds = {np.dtype(np.float64)} if summed else {one.dtype, np.dtype(np.float64)}
+            means[name] = plain(mean[name], kinds, (2,) * summed + one.shape, name)
             flat = means[name].reshape(1 + summed, one.size)
             most *= schema.weight(users) if summed else 1.0
         else:
@@ -135,14 +135,6 @@ def read_arrays(
         if at not in wrong and schema.fault and (why := schema.fault(user, own)):
             wrong[at] = why
     return means, each, wrong
-
-
-def read_mean(array: FlowerArray, one: Array, name: str) -> Array:
-    """A mean over users, which may be in double precision; or their sum, high and low."""
-    double = np.dtype(np.float64)
-    if array.shape == (shape := (2, *one.shape)):
-        return plain(array, {double}, shape, name)
-    return plain(array, {one.dtype, double}, one.shape, name)
 
 
 def unfit(name: str, array: Array, limit: float) -> str:

@@ -17,9 +17,9 @@ from corsage.core.counts import EXAMPLES
 from corsage.core.distribution import Spread, spread, worst_share
 from corsage.core.measures import MEASURES
 from corsage.core.messages.replies import Replies
-from corsage.core.registry import attachment
 from corsage.core.seeding import drawn_count
 from corsage.strategies.rounds.judged import Baseline, Judged, Scored, judged
+from corsage.strategies.rounds.opening.first_data import mark_of
 from corsage.strategies.rounds.state import Progress, Traffic
 
 if TYPE_CHECKING:
@@ -218,9 +218,7 @@ def summarised(
     measure, values, users = result.own, result.first, result.users
     tail = [value for r, value in progress.curve if r > progress.round - last] if last else []
     everyone, members = evaluation.users, strategy.members.everybody
-    same = attachment("same data")
-    nodes = strategy.members.set_aside()
-    aside = [Finding("Set aside", nodes)] if nodes else []
+    aside = [Finding("Set aside", n)] if (n := strategy.members.set_aside()) else []
     clusters = strategy.user_clusters(name)
     measures = {one.name: result.scored(one) for one in result.measures}
     hosted = {user: member for user in everyone if (member := members.get(user)) is not None}
@@ -249,7 +247,7 @@ def summarised(
         known_clusters={user: c for user, member in hosted.items() if (c := member.cluster)},
         train_sizes={user: member.train for user, member in hosted.items()},
         chosen=chosen(strategy),
-        data=same.mark_of(strategy.job.built.data, everyone) if same else "",
+        data=mark_of(strategy.job, everyone),
         seconds=round(strategy.clock.row(name, further=not last), 3),  # last: with all of the above
     )
 

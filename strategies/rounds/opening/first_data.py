@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from corsage.core.errors import ConfigError, DataError, NodeError
@@ -36,6 +37,12 @@ def check_data(job: Job) -> None:
         raise DataError(NO_TESTS)
     job.members.rest()
     check_new_users(job)
+
+
+def mark_of(job: Job, users: Sequence[str]) -> str:
+    """The mark of some users' data, by which a result says what it is of."""
+    same = attachment("same data")
+    return str(same.mark_of(job.built.data, users)) if same else ""
 
 
 def check_same(job: Job) -> None:
