@@ -187,7 +187,7 @@ class Preparation:
 
     def scaled(self, inputs: Floats) -> Array:
         """Inputs as the model sees them, with all digits that the data have."""
-        return (inputs - np.array(self.shift)) * np.array(self.scale)
+        return np.asarray((inputs - np.array(self.shift)) * np.array(self.scale))
 
     def own(self, inputs: Floats, labels: Array) -> Preparation:
         """By the mean and spread of one user's own training rows, before they are scaled."""
