@@ -57,7 +57,7 @@ def check(job: Job) -> None:
 
     Devices go on with what they have: theirs may grow while a deployment runs.
     """
-    known, here, now = job.built.data, job.members.at_home, Ledger()
+    known, here, now = job.built.data, job.members.devices is None, Ledger()
     for guest in job.members.roster.guests.values():
         if guest.said.marks:
             now.put(guest.said.users, guest.said.marks)
