@@ -35,7 +35,7 @@ from corsage.core.errors import UserError
 from corsage.core.keys import Keys
 from corsage.core.measures import ADAPTATION_STEPS, GRADIENT_STEPS, USUAL_MEASURES, Measure, chosen
 from corsage.core.messages.asked import Takes
-from corsage.core.messages.wire import DELIVER_OPTION, Task
+from corsage.core.messages.wire import DELIVER_OPTION, OUTCOMES, Task
 from corsage.core.registry import attached
 from corsage.datasets.user_data import FederatedData
 from corsage.networks.batches import Examples, Loss, Order
@@ -92,6 +92,8 @@ class Client(FlowerClient, Generic[K]):
         self.network = network if self.settings.augment else network.rear
         self.states, self.cache = list(states), cache or Cache()
         self.judged: Models | None = None  # the models that were judged last
+        self.outcomes: Arrays = {}  # and the sums of test samples that are sent of them
+        self.at_home = False  # in a simulation, in which nobody's numbers leave a machine
         self.training: OwnSteps | None = None  # of the app's own, instead of Corsage's SGD
         self.steps = np.zeros(len(self.users), np.int64)  # gradients computed for each user
 
@@ -113,6 +115,14 @@ class Client(FlowerClient, Generic[K]):
         self.settings = replace(self.settings, local_epochs=epochs, local_steps=0)
         self.remember(self.train(got, data).keep)
         return self.models(got)
+
+    def tuned(self, got: Got, data: Examples, epochs: int, part: str) -> Models:
+        """Each user's model after so many epochs of training of one of its parts, at the end.
+
+        It is the head or all of a global model, or what is the user's `own`: by default as a new
+        user learns that, from where it stands.
+        """
+        return self.adapt(got, data, epochs)
 
     def loss(self, got: Got, user: str, labels: Tensor) -> Loss:
         """A user's own loss, a function of a batch's (features, outputs, labels).
@@ -137,12 +147,18 @@ class Client(FlowerClient, Generic[K]):
         """An evaluation message: how good each user's own model is."""
         if got.options.get("adapt"):
             models = self.adapt(got, self.train_data(got), int(got.options["adapt-epochs"]))
+        elif part := str(got.options.get("fine-tune", "")):
+            models = self.tuned(got, self.train_data(got), self.settings.fine_tune_epochs, part)
         else:
             models = self.models(got)
         self.judged, data = models, self.test_data()
         outputs = self.outputs(models, data) if len(data.y) else data.x
         facts = data, self.measures, self.task.num_classes
         found = report(score(self.network.criterion, outputs, *facts))
+        if most := int(got.options.get(OUTCOMES, 0)):
+            whose = data, self.measures[0], most, self.at_home
+            sums = attached("outcomes").sums(self.network.criterion, outputs, *whose)
+            self.outcomes = {OUTCOMES: sums}
         steps = {ADAPTATION_STEPS.name: self.steps}
         return {**found, **baselines_of(self, got, data), **steps, **models.metrics}
 
@@ -206,7 +222,7 @@ class Client(FlowerClient, Generic[K]):
     def sgd_bodies(
         self, body: Floats32, heads: Floats32, data: Examples, epochs: int | None = None
     ) -> Floats32:
-        """Bodies (users, P_body) from one start, each under its own head, which is frozen."""
+        """Bodies (users, P_body) from one start, or their own, each under its own frozen head."""
         if self.training is not None:
             own = self.settings.local_epochs if epochs is None else epochs
             return self.training.over(self, "body", (body, heads), data, own)

@@ -136,7 +136,7 @@ class Worker:
             metrics = client.judge(got)
             if self.delivery is not None:
                 self.delivery.add(client)
-            self.add_evaluation(client.users, metrics)
+            self.add_evaluation(client.users, metrics, client.outcomes)
             return
         sent = client.respond(got)
         self.network.vector.fixed.check()
@@ -161,6 +161,7 @@ class Worker:
                 self.members[name], self.stored[name] = read_members(stored), stored
             users = self.members.setdefault(name, Names(names))
         client = self.cls(task, users, self.node.data, self.network, states, self.node.cache)
+        client.at_home = self.node.simulated
         if self.node.training is not None:
             client.train_by(attached("own steps").OwnSteps(self.node.training))
         return client
@@ -236,10 +237,12 @@ class Worker:
                 report.mean[name] = add_weighted(report.mean.get(name), chosen, weights)
                 self.single |= {name} if rows.dtype == np.float32 else set()
 
-    def add_evaluation(self, users: list[str], metrics: Numbers) -> None:
+    def add_evaluation(self, users: list[str], metrics: Numbers, rows: Arrays) -> None:
         """Add an evaluation, user by user."""
-        good = self.judged(users, Sent(metrics=metrics))
+        good = self.judged(users, Sent(metrics=metrics, rows=rows))
         self.report.add_numbers(users, good, metrics)
+        for name, sums in rows.items():
+            self.rows_sent.setdefault(name, []).append(sums[good])
         self.report.weight += float(good.sum())
 
     def failed(self, place: int, error: Exception) -> None:

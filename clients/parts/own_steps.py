@@ -53,6 +53,6 @@ class OwnSteps:
     ) -> Floats32:
         """The same for whole models of users with one body, (body, heads)."""
         body, heads = parts
-        bodies = np.broadcast_to(body, (len(heads), len(body)))
+        bodies = np.broadcast_to(body, (len(heads), body.shape[-1]))
         rows = np.concatenate([bodies, heads], axis=1, dtype=np.float32)
         return self.of(client, name, rows, data, epochs, pull)

@@ -18,12 +18,30 @@ from corsage.core.errors import ConfigError, Refused
 from corsage.core.keys import EPOCH_LIMIT
 from corsage.core.measures import measures_named
 from corsage.core.messages.encoding import plain
-from corsage.core.messages.fields import LARGEST_WHOLE, Doubt, Flag, Kind, Real, Text, Whole, shown
+from corsage.core.messages.fields import (
+    LARGEST_WHOLE,
+    Doubt,
+    Flag,
+    Kind,
+    OneOf,
+    Real,
+    Text,
+    Whole,
+    shown,
+)
 from corsage.core.messages.limits import Limits
-from corsage.core.messages.wire import DELIVER_OPTION, ROOM_OPTION, ROW_OPTION, ROWS_BY_USER
+from corsage.core.messages.wire import (
+    DELIVER_OPTION,
+    OUTCOMES,
+    ROOM_OPTION,
+    ROW_OPTION,
+    ROWS_BY_USER,
+)
 
 ANY = "K"
 """In the shape of an array: any length."""
+MOST_OUTCOMES = 1000
+"""Sums of a user's test samples that may be asked for."""
 ARRAY_TYPES = {
     "f": (np.dtype(np.float32), np.dtype(np.float64)),
     "i": (np.dtype(np.int64),),
@@ -94,9 +112,10 @@ USUAL_OPTIONS: Mapping[str, Kind] = {
     "adapt": Flag(),
     "adapt-samples": Whole(),
     "adapt-epochs": Whole(limit=EPOCH_LIMIT),
-    "fine-tune": Flag(),
+    "fine-tune": OneOf(("head", "all", "own")),
     ROW_OPTION: Text(60),
     DELIVER_OPTION: Flag(),
+    OUTCOMES: Whole(high=MOST_OUTCOMES),
     "measures": Measures(200),
     ROWS_BY_USER: Flag(),
     "clipping_norm": Real(0.0),

@@ -237,12 +237,8 @@ M = TypeVar("M", bound=ModelState)
 class GlobalModel(Strategy[K, M]):
     """The server holds the whole model w."""
 
+    tuned = ("head", "all")
+
     def initial(self, network: Network) -> M:
         """The first global model, w_0."""
         return cast(M, ModelState(network.initial))
-
-    def extra_evaluations(self) -> dict[str, dict[str, Any]]:
-        """The global model with a head of one's own: the row NAME+ft."""
-        if self.config.train.fine_tune_epochs:
-            return {f"{self.name}+ft": {"fine-tune": True}}
-        return {}

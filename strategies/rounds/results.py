@@ -17,6 +17,8 @@ from corsage.core.counts import EXAMPLES
 from corsage.core.distribution import Spread, spread, worst_share
 from corsage.core.measures import MEASURES
 from corsage.core.messages.replies import Replies
+from corsage.core.messages.wire import OUTCOMES
+from corsage.core.registry import attached
 from corsage.core.seeding import drawn_count
 from corsage.strategies.rounds.judged import Baseline, Judged, Scored, judged
 from corsage.strategies.rounds.state import Progress, Traffic
@@ -68,6 +70,7 @@ class Summary:
     traffic : what was exchanged.
     seconds : from the strategy's start until the row was there; what rows share is in each.
     never_drawn : users whose training was never merged.
+    untrained : those of them whose own part of the model is what all begin with.
     dropped : how often each user's reply was not usable.
     per_user : each user's measure.
     curve : (round, mean over users) of every evaluation.
@@ -85,6 +88,7 @@ class Summary:
     train_sizes : each user's training samples.
     estimates : of a linear model: coefficients, variances, users (docs/statistics.md).
     chosen : what keys that nobody set came to, where that is not the usual.
+    outcomes : sums of users' test samples, by which rows are compared pair by pair (core/pairs.py).
     """
 
     strategy: str
@@ -114,6 +118,8 @@ class Summary:
     train_sizes: dict[str, int] = field(default_factory=dict)
     estimates: Json | None = None
     chosen: list[str] = field(default_factory=list)
+    untrained: list[str] = field(default_factory=list)
+    outcomes: Json = field(default_factory=dict)
 
     def json(self) -> Json:
         """As the summary's file has it."""
@@ -144,7 +150,8 @@ class Summary:
             "baseline": asdict(self.baseline) if self.baseline else None,
             "gradient_steps": self.gradient_steps,
         }
-        for what in ("clusters", "known_clusters", "train_sizes", "estimates", "chosen"):
+        optional = "clusters", "known_clusters", "train_sizes", "estimates", "chosen", "untrained"
+        for what in (*optional, "outcomes"):
             if values := getattr(self, what):
                 plain[what] = values
         if self.hurt:
@@ -219,6 +226,9 @@ def summarised(
     aside = [Finding("Set aside", nodes)] if nodes else []
     clusters = strategy.user_clusters(name)
     measures = {one.name: result.scored(one) for one in result.measures}
+    never = [user for user in users if user not in progress.trained]
+    own = result.measures[0], list(measures[measure.name].per_user), strategy.members.at_home
+    sums = attached("pairs").packed(evaluation, *own) if OUTCOMES in evaluation.rows else {}
     hosted = {user: member for user in everyone if (member := members.get(user)) is not None}
     return Summary(
         strategy=name,
@@ -230,7 +240,9 @@ def summarised(
         loss=spread(result.loss),
         worst10=worst_share(values, 0.1, measure),
         traffic=Traffic(**asdict(strategy.job.traffic)),
-        never_drawn=sum(user not in progress.trained for user in users),
+        never_drawn=len(never),
+        untrained=never if name == strategy.name and "own" in strategy.tuned else [],
+        outcomes=sums,
         dropped=dict(progress.dropped),
         per_user=measures[measure.name].per_user,
         curve=list(progress.curve) if last else [],
