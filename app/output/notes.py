@@ -12,9 +12,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from corsage.core.hurt import NEW_SUFFIX, ROW_ALONE, ROW_TOGETHER
 from corsage.core.measures import DASH, MEASURES, Measure, measure_of
 from corsage.core.messages.replies import reading_order
+from corsage.core.pairs.hurt import NEW_SUFFIX, ROW_ALONE, ROW_TOGETHER
 
 Result = Mapping[str, Any]
 NAMED_USERS = 3
@@ -25,7 +25,12 @@ TITLES = ("measure", "strategy", "mean ± std", "pooled", "users")
 
 def notes(results: Sequence[Result]) -> list[str]:
     """The lines under a table of these results."""
-    found = [*drawn_notes(results), *hurt_notes(results), *useless_notes(results), *uncounted(results)]
+    found = [
+        *drawn_notes(results),
+        *hurt_notes(results),
+        *useless_notes(results),
+        *uncounted(results),
+    ]
     return [*found, *untested(results), *chosen(results)]
 
 
@@ -63,15 +68,12 @@ def hurt_notes(results: Sequence[Result]) -> Iterator[str]:
 
 
 def shares(hurt: Mapping[str, Any]) -> str:
-    """The share of users who are hurt, and beyond noise: `12% (beyond noise 4%)`.
-
-    Unpaired is a noise that takes rows as judged on different samples, of some user at least.
-    """
+    """The share of users who are hurt, and beyond noise: `12% (beyond noise 4%)`."""
     sure = hurt.get("share_beyond_noise")
     if sure is None or not hurt["share"]:
         return percent(hurt["share"])
-    apart = "" if hurt.get("paired") == len(hurt["users"]) else ", unpaired"
-    return f"{percent(hurt['share'])} (beyond noise {percent(sure)}{apart})"
+    rest = f", not known of {hurt['unsure']:,}" if hurt.get("unsure") else ""
+    return f"{percent(hurt['share'])} (beyond noise {percent(sure)}{rest})"
 
 
 def percent(share: float) -> str:

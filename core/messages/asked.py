@@ -40,8 +40,6 @@ from corsage.core.messages.wire import (
 
 ANY = "K"
 """In the shape of an array: any length."""
-MOST_OUTCOMES = 1000
-"""Sums of a user's test samples that may be asked for."""
 ARRAY_TYPES = {
     "f": (np.dtype(np.float32), np.dtype(np.float64)),
     "i": (np.dtype(np.int64),),
@@ -115,7 +113,7 @@ USUAL_OPTIONS: Mapping[str, Kind] = {
     "fine-tune": OneOf(("head", "all", "own")),
     ROW_OPTION: Text(60),
     DELIVER_OPTION: Flag(),
-    OUTCOMES: Whole(high=MOST_OUTCOMES),
+    OUTCOMES: Whole(high=1000),
     "measures": Measures(200),
     ROWS_BY_USER: Flag(),
     "clipping_norm": Real(0.0),

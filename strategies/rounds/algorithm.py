@@ -7,16 +7,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
-import numpy as np
-
 from corsage.core.arrays import Arrays
 from corsage.core.configuration.config import Config
 from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.counts import Number
 from corsage.core.keys import Keys
 from corsage.core.messages.replies import Replies
-from corsage.core.messages.schema import Schema
-from corsage.core.messages.wire import OUTCOMES
 from corsage.core.seeding import drawn_count, generator, some_of
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.loop import exchange_once
@@ -61,7 +57,9 @@ class Algorithm(Generic[K, S]):
     own_steps: ClassVar[str] = ""  # why it has its own number of steps, whatever others do
     solves: ClassVar[bool] = False  # linear models are solved for, by all their parameters
     draws: ClassVar[bool] = True  # a round is of some of the users
-    tuned: ClassVar[tuple[str, ...]] = ()  # parts that users train at the end, for rows of their own
+    tuned: ClassVar[
+        tuple[str, ...]
+    ] = ()  # parts that users train at the end, for rows of their own
     by_cohort: ClassVar[bool] = False  # nodes answer for cohorts: all of their users are evaluated
 
     config: Config
@@ -153,8 +151,7 @@ class Algorithm(Generic[K, S]):
         """
         job = self.job
         users = self.members.judged(options) if users is None else users
-        sums = {OUTCOMES: np.zeros(most, np.float32)} if (most := options.get(OUTCOMES)) else {}
-        schema = Schema(sums, (*sums,), (*job.reported, *self.numbers("evaluate")))
+        schema = job.judgement(options, self.numbers("evaluate"))
         return question_to(job, "evaluate", users, self.show(users, options), schema, options)
 
     def evaluations(

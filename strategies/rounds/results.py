@@ -24,11 +24,14 @@ from corsage.strategies.rounds.judged import Baseline, Judged, Scored, judged
 from corsage.strategies.rounds.state import Progress, Traffic
 
 if TYPE_CHECKING:
-    from corsage.core.hurt import Hurt
+    from corsage.core.pairs.hurt import Hurt
     from corsage.strategies.rounds.base import Strategy
-    from corsage.strategies.rounds.job import Job
 
 LAST_ROUNDS = 10  # the paper reports the mean accuracy of the last ten rounds
+WHERE_KNOWN = (
+    *("clusters", "known_clusters", "train_sizes", "estimates", "chosen", "untrained", "outcomes"),
+)
+"""Fields of a summary that files have if there is anything in them."""
 Json = dict[str, Any]
 """What is written to a file."""
 
@@ -144,16 +147,12 @@ class Summary:
             "curve": [list(point) for point in self.curve],
             "measures": {name: scored.json() for name, scored in self.measures.items()},
             "per_user_measures": {name: one.per_user for name, one in self.measures.items()},
-            "per_user_errors": {n: one.errors for n, one in self.measures.items() if one.errors},
             "test_sizes": self.test_sizes,
             "untested": self.untested,
             "baseline": asdict(self.baseline) if self.baseline else None,
             "gradient_steps": self.gradient_steps,
         }
-        optional = "clusters", "known_clusters", "train_sizes", "estimates", "chosen", "untrained"
-        for what in (*optional, "outcomes"):
-            if values := getattr(self, what):
-                plain[what] = values
+        plain |= {what: values for what in WHERE_KNOWN if (values := getattr(self, what))}
         if self.hurt:
             plain["hurt"] = {kind: hurt.json() for kind, hurt in self.hurt.items()}
         if self.findings:
@@ -227,8 +226,8 @@ def summarised(
     clusters = strategy.user_clusters(name)
     measures = {one.name: result.scored(one) for one in result.measures}
     never = [user for user in users if user not in progress.trained]
-    own = result.measures[0], list(measures[measure.name].per_user), strategy.members.at_home
-    sums = attached("pairs").packed(evaluation, *own) if OUTCOMES in evaluation.rows else {}
+    sums = evaluation.rows.get(OUTCOMES)
+    own = evaluation.users, list(measures[measure.name].per_user), sums, strategy.members.at_home
     hosted = {user: member for user in everyone if (member := members.get(user)) is not None}
     return Summary(
         strategy=name,
@@ -242,7 +241,7 @@ def summarised(
         traffic=Traffic(**asdict(strategy.job.traffic)),
         never_drawn=len(never),
         untrained=never if name == strategy.name and "own" in strategy.tuned else [],
-        outcomes=sums,
+        outcomes={} if sums is None else attached("pairs").packed(measure, *own),
         dropped=dict(progress.dropped),
         per_user=measures[measure.name].per_user,
         curve=list(progress.curve) if last else [],
@@ -290,15 +289,6 @@ def steps_taken(strategy: Strategy[Any, Any], evaluation: Judged) -> float | Non
         return evaluation.adaptation or None
     new = not set(users).intersection(evaluation.users)
     return evaluation.adaptation + (0.0 if new else done / max(len(users), 1))
-
-
-def few_rows(job: Job, coefficients: int, how: str) -> list[tuple[str, str]]:
-    """The number of users with fewer training rows than coefficients, and the effect of that."""
-    members, users = job.members.everybody, job.members.users
-    few = sum(members[user].train < coefficients for user in users)
-    if not few:
-        return []
-    return [("fewer rows than coefficients", f"{few:,} of {len(users):,} users; {how}")]
 
 
 def weighted_metrics(replies: Replies) -> MetricRecord:

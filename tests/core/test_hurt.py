@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,15 +14,16 @@ from hypothesis import strategies as st
 from scipy.stats import t
 
 from corsage.app.output.notes import notes, percent
+from corsage.clients.parts.outcomes import sums
 from corsage.core.arrays import Array, Floats
 from corsage.core.configuration.key_groups import ModelKeys
-from corsage.core.hurt import Hurt, Row, hurt, hurts, paired
 from corsage.core.measures import ACCURACY, MEASURES, RMSE, Measure
 from corsage.core.messages.replies import Replies
-from corsage.core.pairs import NORMAL_QUANTILE, packed, sums_of, wanted
+from corsage.core.pairs.hurt import Hurt, Row, hurt, hurts, noises
+from corsage.core.pairs.noise import NORMAL_QUANTILE, sums_of
+from corsage.core.pairs.sums import packed, wanted
 from corsage.networks.batches import Examples
 from corsage.networks.criterion import CROSS_ENTROPY, criterion_of
-from corsage.networks.outcomes import sums
 from corsage.networks.user_scores import score
 from corsage.strategies.rounds.judged import judged
 from tests.support.federations import federate
@@ -100,22 +101,6 @@ def test_nobody_is_hurt_both_ways(own: dict[str, float], other: dict[str, float]
     assert one.share + two.share <= 1 + 1e-12
 
 
-@pytest.mark.parametrize(("n", "hurt_surely"), [(1, False), (5, False), (50, True)])
-def test_few_test_samples_are_no_proof(n: int, hurt_surely: bool) -> None:
-    """From 90% to 60% (of one: from right to wrong) may be chance, or not."""
-    rows = {}
-    for name, share in {"fedrep": 0.6, "local": 0.9}.items():
-        counts = {"correct": np.array([round(share * n - 0.1)]), "num-examples": np.array([n])}
-        error = ACCURACY.error({k: v.astype(float) for k, v in counts.items()})
-        assert error is not None and math.isfinite(error[0])
-        value = {"a": float(counts["correct"][0] / n)}
-        rows[name] = Row(name, ACCURACY, value, {"a": float(error[0])})
-    found = hurt(rows["fedrep"], rows)["alone"]
-    assert found.users == ["a"] * (rows["fedrep"].values != rows["local"].values)
-    assert found.beyond_noise == ["a"] * hurt_surely
-    assert found.share_beyond_noise == float(hurt_surely)
-
-
 def test_a_table_says_how_many_are_hurt() -> None:
     keys: dict[str, Any] = {"num_users": 8, "num_rounds": 2, "fraction_train": 1.0}
     rows = [s.json() for name in ("fedavg", "local") for s in federate(name, **keys)[1].summaries]
@@ -155,16 +140,17 @@ def judged_row(
     flat = torch.from_numpy(outputs.reshape(y.size, -1))
     criterion = CROSS_ENTROPY if measure.classes else criterion_of(ModelKeys(loss="squared"), 0)
     counts = score(criterion, flat, data, [measure]).counts | {"num-examples": n.astype(float)}
-    own = sums(criterion, flat, data, measure, wanted(measure, n.tolist()), home)
+    network = SimpleNamespace(criterion=criterion)
+    client: Any = SimpleNamespace(measures=(measure,), network=network, at_home=home)
+    own = sums(client, flat, data, wanted(measure, n.tolist()))
     replies = Replies(users=users, metrics=counts, rows={"outcomes": own})
     found = judged(replies, [measure]).scored(measure)
     return {
         "strategy": name,
         "measure": measure.name,
         "per_user": found.per_user,
-        "per_user_errors": {measure.name: found.errors},
         "test_sizes": dict.fromkeys(users, y.shape[1]),
-        "outcomes": packed(replies, measure, users, home),
+        "outcomes": packed(measure, users, users, own, home),
     }
 
 
@@ -188,11 +174,10 @@ def test_a_difference_on_the_same_samples_is_seen_in_half_the_users_not_in_a_fif
     rows = two_rows((0.73, 0.87), alike=0.56)
     found = hurts(rows)["fedrep"]["alone"]
     assert len(found.beyond_noise or ()) / 1000 == pytest.approx(0.5, abs=0.06)
-    assert found.paired == len(found.users)
-    apart = [{k: v for k, v in row.items() if k != "outcomes"} for row in rows]
-    alone = hurts(apart)["fedrep"]["alone"]
-    assert len(alone.beyond_noise or ()) / 1000 == pytest.approx(0.2, abs=0.05)
-    assert alone.paired == 0 and alone.users == found.users
+    assert found.unsure == 0
+    one, other = (np.array(list(row["per_user"].values())) for row in rows)
+    apart = np.sqrt((one * (1 - one) + other * (1 - other)) / 100)
+    assert (other - one > NORMAL_QUANTILE * apart).mean() == pytest.approx(0.2, abs=0.05)
 
 
 def test_without_a_difference_chance_is_named_in_one_case_of_twenty() -> None:
@@ -232,16 +217,16 @@ def test_the_noise_of_errors_is_that_of_their_differences(name: str) -> None:
             judged_row(row, measure, o.astype(np.float32), y, home)
             for row, o in zip(("fedrep", "local"), outputs, strict=True)
         ]
-        one, other = (
-            Row(r["strategy"], measure, r["per_user"], {}, 0.0, sums_of(r)) for r in rows
-        )
-        found = np.array(list(paired(one, other, list(one.values)).values()))
+        one, other = (Row(r["strategy"], measure, r["per_user"], 0.0, sums_of(r)) for r in rows)
+        found = np.array(list(noises(one, other, list(one.values)).values()))
         assert len(found) == 40
         assert NORMAL_QUANTILE * found / factor == pytest.approx(known, rel=close)
         assert np.median(NORMAL_QUANTILE * found / factor / known) == pytest.approx(1, abs=0.2)
-    few = [judged_row(r, measure, outputs[0][:, :35], y[:, :35], False) for r in ("fedrep", "local")]
-    one, other = (Row(r["strategy"], measure, r["per_user"], {}, 0.0, sums_of(r)) for r in few)
-    assert paired(one, other, list(one.values)) == {}
+    few = [
+        judged_row(r, measure, outputs[0][:, :35], y[:, :35], False) for r in ("fedrep", "local")
+    ]
+    one, other = (Row(r["strategy"], measure, r["per_user"], 0.0, sums_of(r)) for r in few)
+    assert noises(one, other, list(one.values)) == {}
 
 
 def test_only_trained_models_are_compared_and_those_of_the_end_with_each_other() -> None:

@@ -415,9 +415,7 @@ TABLE: dict[str, Plain] = {
         {"ditto_lambda": 0.7, "ditto_epochs": EPOCHS},
         model=lambda w, own: begun(own),
         adapted=lambda w, turn: turn.sgd(w, extra=near(0.7, w)),
-        tuned={
-            "own": lambda w, own, turn: turn.sgd(w if own is None else own, extra=near(0.7, w))
-        },
+        tuned={"own": lambda w, own, turn: turn.sgd(w if own is None else own, extra=near(0.7, w))},
     ),
     "apfl": apfl(adaptive=False, momentum=0.5),
     "apfl, adaptive": apfl(adaptive=True, momentum=0.5),

@@ -1,18 +1,10 @@
-"""Noise of the difference of two rows of the table, which are judged on the same test samples.
-
-A user reports of each row what its measure adds up, in some 64 sums: of one sample each, or of
-several, which are dealt to the sums alike in every row. How the differences of two rows' sums
-spread is the noise of the rows' difference, whatever samples that are hard for both add to either.
-So rows of any two evaluations can be compared, and nothing is held for the next one.
-
-Errors of numbers leave a device in sums of five samples at least: one alone could tell a label.
-"""
+"""Noise of the difference of two rows, user by user, from the sums of their test samples."""
 
 from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -20,21 +12,26 @@ from typing import Any
 import numpy as np
 
 from corsage.core.arrays import Floats, Ints
-from corsage.core.counts import unknown
 from corsage.core.measures import ACCURACY, RMSE, Measure
-from corsage.core.messages.replies import Replies
-from corsage.core.messages.wire import OUTCOMES
 from corsage.core.seeding import generator
 
-MOST_SUMS = 64
-"""A spread of so many is known to 9%: more would say no more."""
-DEVICE_SAMPLES = 5
-"""Samples of a sum of errors of numbers that leaves a device, at least."""
 FEWEST_SUMS = 8
-"""Of fewer sums of several samples the spread is hardly known: such rows are not paired."""
-LARGEST_SUM = 1e14
-"""A sum is cut there: models that err so far are told apart by anything."""
+"""Of fewer sums of several samples the spread is hardly known: nothing is said of it."""
 NORMAL_QUANTILE = 1.645
+"""Standard errors of a difference that chance exceeds in one case of twenty."""
+
+
+def number(n: int, most: int, least: int) -> int:
+    """The sums of n samples."""
+    return min(most, n // least)
+
+
+@lru_cache(maxsize=4096)
+def dealt(n: int, most: int, least: int) -> Ints:
+    """The sum that each of n samples goes to; where there are several in one, at random."""
+    count = max(number(n, most, least), 1)
+    order = np.arange(n) if count == n else generator(n, "sums of samples").permutation(n)
+    return np.asarray(order % count, np.int64)
 
 
 @dataclass(frozen=True)
@@ -55,56 +52,20 @@ class Sums:
     least: int
 
 
-def number(n: int, most: int, least: int) -> int:
-    """The sums of n samples."""
-    return min(most, n // least)
-
-
-@lru_cache(maxsize=4096)
-def dealt(n: int, most: int, least: int) -> Ints:
-    """The sum that each of n samples goes to; where there are several in one, at random."""
-    count = max(number(n, most, least), 1)
-    order = np.arange(n) if count == n else generator(n, "sums of samples").permutation(n)
-    return np.asarray(order % count, np.int64)
-
-
-def wanted(measure: Measure, sizes: Collection[int]) -> int:
-    """The sums that users are asked for; 0 where the measure adds nothing up."""
-    return 0 if measure.error is unknown else min(MOST_SUMS, max(sizes, default=0))
-
-
-def least_samples(measure: Measure, at_home: bool) -> int:
-    """The samples of a sum, at least: right answers are bits, and in a simulation all is there."""
-    return 1 if at_home or measure is ACCURACY else DEVICE_SAMPLES
-
-
-def packed(
-    replies: Replies, measure: Measure, users: Sequence[str], at_home: bool
-) -> dict[str, Any]:
-    """The users' sums of an evaluation as a result has them, one user after the other.
-
-    Who was evaluated before, as it was at work, has none.
-    """
-    rows = replies.rows[OUTCOMES]
-    place = {user: row for row, user in enumerate(replies.users[: len(rows)])}
-    rows = np.concatenate([rows, np.full_like(rows[:1], np.nan)])
-    found = rows[[place.get(user, -1) for user in users]].astype("<f4")
-    text = base64.b64encode(zlib.compress(found.tobytes(), 1)).decode()
-    return {"sums": found.shape[1], "least": least_samples(measure, at_home), "packed": text}
-
-
 def sums_of(result: Mapping[str, Any]) -> Sums | None:
-    """The sums in a result; None in one that has none, as of older versions."""
+    """The sums in a result; None in one that has none, as of older versions, or damaged ones."""
     found, users = result.get("outcomes"), list(result["per_user"])
     if not found:
         return None
-    flat = np.frombuffer(zlib.decompress(base64.b64decode(found["packed"])), "<f4")
-    if len(flat) != len(users) * found["sums"]:
-        return None  # a summary of very many users names but some
-    sizes = np.array([result["test_sizes"][user] for user in users], np.int64)
-    places = {user: place for place, user in enumerate(users)}
-    rows = flat.astype(np.float64).reshape(len(users), -1)
-    return Sums(places, rows, sizes, int(found["least"]))
+    try:
+        shape, least = (len(users), int(found["sums"])), max(int(found["least"]), 1)
+        size = 4 * shape[0] * shape[1]
+        raw = zlib.decompressobj().decompress(base64.b64decode(found["packed"]), size + 1)
+        rows = np.frombuffer(raw, "<f4").astype(np.float64).reshape(shape)
+        sizes = np.array([result["test_sizes"][user] for user in users], np.int64)
+    except (KeyError, TypeError, ValueError, OverflowError, zlib.error):
+        return None
+    return Sums({user: place for place, user in enumerate(users)}, rows, sizes, least)
 
 
 Side = tuple[Sums, Floats]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
 from corsage.core.arrays import Floats, Floats32
-from corsage.core.measures import Measure
-from corsage.core.pairs import LARGEST_SUM, dealt, least_samples
+from corsage.core.pairs.noise import dealt
+from corsage.core.pairs.sums import LARGEST_SUM, least_samples
 from corsage.networks.batches import Examples
-from corsage.networks.criterion import Criterion
 from corsage.networks.outcome_counts import Outcome
+
+if TYPE_CHECKING:
+    from corsage.clients.base import Client
 
 
 def right(outcome: Outcome) -> Floats:
@@ -45,15 +48,13 @@ ADDED: dict[str, Callable[[Outcome], Floats]] = {
 """The values of samples that each measure adds up."""
 
 
-def sums(
-    criterion: Criterion, outputs: Tensor, data: Examples, measure: Measure, most: int, home: bool
-) -> Floats32:
+def sums(client: Client[Any], outputs: Tensor, data: Examples, most: int) -> Floats32:
     """Each user's sums (users, most), as they may leave its machine; 0 where it has no more."""
-    least = least_samples(measure, home)
-    found = np.zeros(len(data) * most)
+    measure, found = client.measures[0], np.zeros(len(data) * most)
     if len(data.y):
-        outcome = Outcome(criterion, outputs, data)
-        own = [dealt(int(n), most, least) for n in data.sizes]
-        places = outcome.user * most + np.concatenate(own)
-        found = np.bincount(places, ADDED[measure.name](outcome), len(found))
+        least = least_samples(measure, client.at_home)
+        outcome = Outcome(client.network.criterion, outputs, data)
+        places = np.concatenate([dealt(int(n), most, least) for n in data.sizes])
+        values = ADDED[measure.name](outcome)
+        found = np.bincount(outcome.user * most + places, values, len(found))
     return found.clip(-LARGEST_SUM, LARGEST_SUM).astype(np.float32).reshape(len(data), most)

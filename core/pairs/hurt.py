@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from corsage.core.measures import Measure, measure_of
-from corsage.core.pairs import NORMAL_QUANTILE, Sums, paired_errors, sums_of
+from corsage.core.pairs.noise import NORMAL_QUANTILE, Sums, paired_errors, sums_of
 
 TIE = 1e-6
 """Two values are a tie if they differ by no more than this share of them: rounding does that."""
@@ -43,9 +43,8 @@ class Hurt:
     users : who is worse off by more than a tie, the most hurt first.
     share : of those that both rows judge, `compared` of them.
     beyond_noise : those of `users` whose loss is more than 1.645 standard errors of the difference,
-        taken from their test samples; None where such errors are not known.
-    paired : those of `users` whose error knows that both rows are judged on the same samples; of
-        the others it is that of rows judged on different ones, which is mostly larger.
+        of the same test samples under both rows; None where such errors are not known.
+    unsure : of how many of `users` the error is not known, where it is of others.
     """
 
     than: str
@@ -53,7 +52,7 @@ class Hurt:
     users: list[str] = field(default_factory=list)
     compared: int = 0
     beyond_noise: list[str] | None = None
-    paired: int = 0
+    unsure: int = 0
 
     def json(self) -> dict[str, Any]:
         """As files have it."""
@@ -69,7 +68,7 @@ class Hurt:
 
 @dataclass(frozen=True)
 class Row:
-    """A row as it is compared: its name, measure, users' values and their standard errors.
+    """A row as it is compared: its name, measure and users' values.
 
     `guess` is what one constant answer a user scores: where models fit without error, errors are
     rounding, and nobody is better or worse off. `sums` are the users' of their test samples, and
@@ -79,7 +78,6 @@ class Row:
     name: str
     measure: Measure
     values: Mapping[str, float]
-    errors: Mapping[str, float] = field(default_factory=dict)
     guess: float = 0.0
     sums: Sums | None = None
     untrained: frozenset[str] = frozenset()
@@ -108,10 +106,9 @@ def hurts(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Hurt]]:
     rows = {}
     for result in results:
         name, measure = str(result["strategy"]), measure_of(result)
-        errors = result.get("per_user_errors", {}).get(measure.name, {})
         guess = (result.get("baseline") or {}).get("mean", 0.0)
         untrained = frozenset(result.get("untrained", ()))
-        own = measure, result["per_user"], errors, guess, sums_of(result), untrained
+        own = measure, result["per_user"], guess, sums_of(result), untrained
         rows[name] = Row(name, *own)
     return {name: hurt(row, rows) for name, row in rows.items()}
 
@@ -125,15 +122,15 @@ def compared(row: Row, other: Row) -> Hurt | None:
     lost = {user: loss(row, other, user) for user in users}
     worse = [user for user in users if lost[user] > tie(row, other, user)]
     worse.sort(key=lambda user: -lost[user])
-    known, errors = bool(row.errors and other.errors), paired(row, other, worse)
-    noise = {user: errors.get(user, error(row, other, user)) for user in worse}
-    sure = [user for user in worse if lost[user] > NORMAL_QUANTILE * noise[user]]
-    share = len(worse) / len(users)
-    return Hurt(other.name, share, worse, len(users), sure if known else None, len(errors))
+    share, noise = len(worse) / len(users), noises(row, other, worse)
+    sure = [user for user in worse if lost[user] > NORMAL_QUANTILE * noise.get(user, math.inf)]
+    if row.sums is None or other.sums is None or (worse and not noise):
+        return Hurt(other.name, share, worse, len(users))
+    return Hurt(other.name, share, worse, len(users), sure, len(worse) - len(noise))
 
 
-def paired(row: Row, other: Row, users: list[str]) -> dict[str, float]:
-    """The standard errors of users' differences, sample by sample, where these are known."""
+def noises(row: Row, other: Row, users: list[str]) -> dict[str, float]:
+    """The standard errors of users' differences, where these are known."""
     if row.sums is None or other.sums is None:
         return {}
     own, others = (np.array([one.values[u] for u in users]) for one in (row, other))
@@ -150,11 +147,3 @@ def tie(row: Row, other: Row, user: str) -> float:
     """The difference up to which a user's two values are equal."""
     least = max(NO_DIFFERENCE * abs(row.guess), TIE * 1e-12)
     return max(TIE * abs(row.values[user]), TIE * abs(other.values[user]), least)
-
-
-def error(row: Row, other: Row, user: str) -> float:
-    """The standard error of a user's difference as if the two rows had test samples of their own.
-
-    They have the same ones, so that it is mostly too large: who is named is named rightly.
-    """
-    return math.hypot(row.errors.get(user, math.inf), other.errors.get(user, math.inf))
