@@ -50,11 +50,12 @@ ADDED: dict[str, Callable[[Outcome], Floats]] = {
 
 def sums(client: Client[Any], outputs: Tensor, data: Examples, most: int) -> Floats32:
     """Each user's sums (users, most), as they may leave its machine; 0 where it has no more."""
-    measure, found = client.measures[0], np.zeros(len(data) * most)
+    measure = client.measures[0]
+    found: Floats = np.zeros(len(data) * most)
     if len(data.y):
         least = least_samples(measure, client.at_home)
         outcome = Outcome(client.network.criterion, outputs, data)
         places = np.concatenate([dealt(int(n), most, least) for n in data.sizes])
         values = ADDED[measure.name](outcome)
-        found = np.bincount(outcome.user * most + places, values, len(found))
+        found = np.bincount(outcome.user * most + places, values, len(found)).astype(np.float64)
     return found.clip(-LARGEST_SUM, LARGEST_SUM).astype(np.float32).reshape(len(data), most)
