@@ -242,3 +242,8 @@ class GlobalModel(Strategy[K, M]):
     def initial(self, network: Network) -> M:
         """The first global model, w_0."""
         return cast(M, ModelState(network.initial))
+
+    def extra_evaluations(self) -> dict[str, dict[str, Any]]:
+        """NAME+ft and NAME+ft-all, which are the same where the model is a head and no more."""
+        rows, whole = super().extra_evaluations(), f"{self.name}+ft-all"
+        return {n: of for n, of in rows.items() if n != whole or self.job.network.body.stop}

@@ -343,13 +343,13 @@ def test_a_comparison_on_numbers_from_the_command_line(
     out = capsys.readouterr()
     assert "RMSE" in out.out and re.search(r"fedavg: 2 rounds, done, RMSE [\d.]+ at 2", out.err)
     results = json.loads(Path("out.json").read_text())["results"]
-    names = ["fedavg", "fedavg+ft", "fedavg+ft-all", "fedavg+new", "local", "local+new"]
+    names = ["fedavg", "fedavg+ft", "fedavg+new", "local", "local+new"]
     assert [result["strategy"] for result in results] == names
     for result in results:
         assert result["measure"] == "rmse"
         assert not any(key.startswith("accuracy") for key in result)
         assert result["rmse"]["mean"] == pytest.approx(np.mean(list(result["per_user"].values())))
-    few, many = results[3]["new_users"]
-    assert few["rmse"]["mean"] > many["rmse"]["mean"] == results[3]["rmse"]["mean"]
+    few, many = results[2]["new_users"]
+    assert few["rmse"]["mean"] > many["rmse"]["mean"] == results[2]["rmse"]["mean"]
     assert run([*words, "loss=cross-entropy"], "") == 2
     assert "loss=cross-entropy: is for classes, the labels are numbers" in capsys.readouterr().err
