@@ -138,7 +138,7 @@ class Worker:
             metrics = client.judge(got)
             if self.delivery is not None:
                 self.delivery.add(client)
-            self.add_evaluation(client.users, metrics)
+            self.add_evaluation(client.users, metrics, client.outcomes)
             return
         sent = client.respond(got)
         self.network.vector.fixed.check()
@@ -163,6 +163,7 @@ class Worker:
                 self.members[name], self.stored[name] = read_members(stored), stored
             users = self.members.setdefault(name, Names(names))
         client = self.cls(task, users, self.node.data, self.network, states, self.node.cache)
+        client.at_home = self.node.simulated
         if self.node.training is not None:
             client.train_by(attached("own steps").OwnSteps(self.node.training))
         return client
@@ -238,10 +239,12 @@ class Worker:
                 report.mean[name] = add_weighted(report.mean.get(name), chosen, weights)
                 self.types[name] = rows.dtype
 
-    def add_evaluation(self, users: list[str], metrics: Numbers) -> None:
+    def add_evaluation(self, users: list[str], metrics: Numbers, rows: Arrays) -> None:
         """Add an evaluation, user by user."""
-        good = self.judged(users, Sent(metrics=metrics))
+        good = self.judged(users, Sent(metrics=metrics, rows=rows))
         self.report.add_numbers(users, good, metrics)
+        for name, sums in rows.items():
+            self.rows_sent.setdefault(name, []).append(sums[good])
 
     def failed(self, place: int, error: Exception) -> None:
         """A participant has no result; of an evaluation each of a cohort's users has none."""

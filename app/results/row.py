@@ -16,9 +16,9 @@ from corsage.core.arrays import Arrays
 from corsage.core.configuration.data_keys import BY_USER
 from corsage.core.distribution import Spread
 from corsage.core.errors import CorsageError, DataError
-from corsage.core.hurt import Hurt
 from corsage.core.keys import nearest
 from corsage.core.measures import MEASURES
+from corsage.core.pairs.hurt import Hurt
 from corsage.strategies.rounds.results import Summary
 
 if TYPE_CHECKING:

@@ -21,6 +21,10 @@ class FedRepConvexClient(PulledHeadsClient[FedRepConvexKeys]):
         y = self.best(phi, got.shared["heads"], data)
         return Models(phi, self.head(got, y, y, data, epochs))
 
+    def tuned(self, got: Got, data: Examples, epochs: int, part: str) -> Models:
+        """Others begin at y_i, as in a round."""
+        return super().adapt(got, data, epochs)
+
     def best(self, phi: Floats32, heads: Floats32, data: Examples) -> Floats32:
         """The cluster's head with the least loss on each user's training data."""
         network, users = self.network, len(self.users)

@@ -173,7 +173,6 @@ class Keywords(TypedDict, total=False):
     perfedavg_alpha: Annotated[float, Own("Per-FedAvg", 0.01, "perfedavg")]
     perfedavg_delta: Annotated[float, Own("Per-FedAvg", 0.001, "perfedavg")]
     perfedavg_adapt_steps: Annotated[int, Own("Per-FedAvg", 1, "perfedavg")]
-    fedbabu_fine_tune: Annotated[str, Own("FedBABU", "full", "fedbabu")]
     fedproto_lambda: Annotated[float, Own("FedProto", 1.0, "fedproto")]
     fedamp_alpha: Annotated[float, Own("FedAMP", 1.0, "fedamp")]
     fedamp_sigma: Annotated[float, Own("FedAMP", 0.2, "fedamp")]

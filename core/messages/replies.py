@@ -237,7 +237,7 @@ def read(reply: Message, asked: list[str], schema: Schema, token: str) -> tuple[
         dropped=dropped,
         lost=set(words.lost),
         kept=set(users) if words.kept else set(),
-        wire_bytes=payload(arrays) + payload(rows),
+        wire_bytes=(payload(arrays) + payload(rows)) * schema.training,  # no numbers of users
     )
     return found, bool(wrong)
 

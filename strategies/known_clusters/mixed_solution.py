@@ -39,7 +39,7 @@ from corsage.strategies.known_clusters.estimation import VarianceEstimation
 from corsage.strategies.known_clusters.own_sums import TRAVELLED, OwnSums
 from corsage.strategies.known_clusters.units import Units, varying
 from corsage.strategies.rounds.job import Job
-from corsage.strategies.rounds.results import Finding, few_rows
+from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
 if TYPE_CHECKING:
@@ -332,7 +332,7 @@ class MixedSolution:
         alone = bool(self.state.used.size) and not self.state.used.any()
         tied = bool(np.isinf(self.state.used).all())
         how = SHORTEST if alone else ROWS_COUNT if tied else LEANING
-        return few_rows(self.job, self.size, how)
+        return self.job.members.few_rows(self.size, how)
 
 
 def added(answers: list[Answer], d: int) -> ClusterSums:

@@ -45,14 +45,9 @@ def test_a_run_without_a_folder_has_its_models_too() -> None:
     """In memory: rows of several strategies, and of one that is run twice."""
     keys = {"num_users": 6, "num_rounds": 2, "num_nodes": 3, "new_users": 0.3, "hidden": "8"}
     found = corsage.simulate(["fedrep,fedavg", "fedrep"], progress=False, **keys)
-    assert list(found) == [
-        *SIX[:2],
-        "fedavg",
-        "fedavg+ft",
-        "fedavg+new",
-        "fedrep#2",
-        "fedrep#2+new",
-    ]
+    own, ends = ("fedrep", "fedrep+own", "fedrep+new"), ("", "+ft", "+ft-all", "+new")
+    again = [name.replace("fedrep", "fedrep#2") for name in own]
+    assert list(found) == [*own, *(f"fedavg{end}" for end in ends), *again]
     for row in found:
         assert found[row].evaluate() == found[row].per_user
     head = found["fedrep"].user(found["fedrep"].users[0]).state_dict()["head.bias"]
@@ -182,11 +177,12 @@ def test_models_that_are_not_kept_are_said_to_be(
 
 def test_unknown_rows_and_users_are_told_who_there_is() -> None:
     found = corsage.simulate("fedavg", num_users=3, num_rounds=1, progress=False)
-    with pytest.raises(KeyError, match=r"^fedrep: no such row. There are: fedavg, fedavg\+ft\.$"):
+    there = r"There are: fedavg, fedavg\+ft, fedavg\+ft-all\.$"
+    with pytest.raises(KeyError, match=rf"^fedrep: no such row. {there}"):
         found["fedrep"]
     with pytest.raises(KeyError, match=r"user 9: has no model in fedavg. There are 3: 0, 1, 2\.$"):
         found["fedavg"].user(9)
-    assert len(found.table) == 2 and "fedavg" in repr(found)
+    assert len(found.table) == 3 and "fedavg" in repr(found)
 
 
 @pytest.mark.parametrize("scale", ["federated", "user", "none"])
