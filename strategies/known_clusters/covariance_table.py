@@ -21,6 +21,7 @@ from corsage.strategies.rounds.results import Finding
 SHAPE_WORDS = {ONE: "one variance", DIAGONAL: "a variance a coefficient", FULL: "any covariance"}
 SYMBOLS = {"users": "s^2", "clusters": "sb^2"}
 AT_BOUNDARY = "0, at the boundary: as far as these data tell, {} do not differ"
+HELD = "0, held there: these data do not tell it: {}"
 NO_VARIANCE = "0, at the boundary: as far as these data tell, it is the same for all"
 NOT_ENDING = (
     "not converged: users differ without end, or a hundred million times as much as the records of "
@@ -29,6 +30,10 @@ NOT_ENDING = (
 VARIANCES_SHOWN = 8
 """Coefficients of a level that are printed."""
 PROFILE = "95%, by the profile of the likelihood (not the restricted one); as lme4's confint"
+RESTRICTED_PROFILE = (
+    "95%, by the profile of the restricted likelihood: an estimate is outside that of the other"
+)
+SOME_PAIRS = "of correlations with the last coefficient alone: mixed-intervals=always asks for all"
 LEFT_OUT = "none: they would take long with so many users; mixed-intervals=always asks for them"
 APPROXIMATE = (
     "none: the likelihood is approximated at one set of variances, and biased towards 0 with few "
@@ -110,21 +115,22 @@ class CovarianceTable:
         variances, shown = np.diag(covariance), np.flatnonzero(self.varies)
         if len(shown) == 1:
             number = shown[0]
-            value = (
-                f"{variances[number]:.5g}" if variances[number] > 0 else AT_BOUNDARY.format(level)
-            )
-            value += self.sure(level, self.names[number])
-            yield title, f"{value}, {share}" if share and variances[number] > 0 else value
-        elif variances.max() <= 0.0 and not self.fit.likely:
+            text = self._single(level, variances[number], self.names[number])
+            yield title, f"{text}, {share}" if share and variances[number] > 0 else text
+        elif variances.max() <= 0.0 and not self.fit.likely and not self.fit.held:
             yield title, AT_BOUNDARY.format(level)
         else:
             if share:
                 yield title, share
             for number in shown[-VARIANCES_SHOWN:]:
-                name = self.names[number]
-                sure = self.sure(level, name), self.sure(level, f"{name}, {self.names[shown[-1]]}")
-                text = self._variance(covariance, number, *sure)
-                yield f"{level}: {name}", text
+                yield f"{level}: {self.names[number]}", self._variance(level, covariance, number)
+
+    def _single(self, level: str, variance: float, name: str) -> str:
+        """The variance of a level where one coefficient differs."""
+        if why := self.fit.held.get(f"{level}: {name}"):
+            return HELD.format(why)
+        value = f"{variance:.5g}" if variance > 0 else AT_BOUNDARY.format(level)
+        return value + self.sure(level, name)
 
     def _choice(self) -> Finding:
         """The shapes that were tried, the best first."""
@@ -134,17 +140,23 @@ class CovarianceTable:
         rows += [(name, f"refused: {why}") for name, why in self.fit.refused.items()]
         return Finding("log likelihood of users that were left out, by shapes", rows)
 
-    def _variance(self, covariance: Floats, number: int, sure: str, pair: str) -> str:
-        """A coefficient's variance, its correlation with the last one, and how sure these are."""
-        sizes = self.fit.sizes(self.matrix)
-        variances, last = np.diag(covariance), int(np.flatnonzero(self.varies)[-1])
-        if none(covariance, number, sizes):
-            return NO_VARIANCE + sure
-        found = f"{variances[number]:.5g}{sure}"
-        if number == last or none(covariance, last, sizes) or not covariance[number, last]:
-            return found
-        value = correlation(covariance, number, last)
-        return f"{found}, correlation with {self.names[last]} {value:.2f}{pair}"
+    def _variance(self, level: str, covariance: Floats, number: int) -> str:
+        """A coefficient's variance, its correlations with later ones, and how sure these are."""
+        name = self.names[number]
+        if why := self.fit.held.get(f"{level}: {name}"):
+            return HELD.format(why)
+        if self._none(covariance, number):
+            return NO_VARIANCE + self.sure(level, name)
+        found = [f"{covariance[number, number]:.5g}{self.sure(level, name)}"]
+        for other in np.flatnonzero(self.varies):
+            if other > number and not self._none(covariance, other) and covariance[number, other]:
+                value = f"{correlation(covariance, number, other):.2f}"
+                sure = self.sure(level, f"{name}, {self.names[other]}")
+                found.append(f"correlation with {self.names[other]} {value}{sure}")
+        return ", ".join(found)
+
+    def _none(self, covariance: Floats, number: int) -> bool:
+        return none(covariance, number, self.fit.sizes(self.matrix))
 
 
 def percent(share: float) -> str:

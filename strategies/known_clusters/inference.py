@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -227,8 +228,8 @@ class Inference:
         for share, (level, covariance) in zip(shares[1:], fit.levels.items(), strict=False):
             own, sizes = units.matrix @ covariance @ units.matrix.T, fit.sizes(units.matrix)
             if varies is not None and varies.sum() == 1:
-                value, sure = float(own[-1, -1]), self._sure(f"{level}: {units.names[-1]}")
-                found.append(Component(level[:-1], value, share, value == 0.0, **sure))
+                value, what = float(own[-1, -1]), f"{level}: {units.names[-1]}"
+                found.append(Component(level[:-1], value, share, value == 0.0, **self._sure(what)))
                 continue
             if share is not None and shares[0]:
                 found.append(Component(level[:-1], noise * share / shares[0], share))
@@ -244,22 +245,23 @@ class Inference:
         return found
 
     def _sure(self, what: str) -> dict[str, Any]:
-        """A variance's standard error and interval."""
-        return asdict(self.covariance.likely.get(what, Likely()))
+        """A variance's standard error and interval; why it is held at 0, if it is."""
+        fit = self.covariance
+        return {**asdict(fit.likely.get(what, Likely())), "held": fit.held.get(what, "")}
 
     def _correlations(self) -> list[Correlation]:
-        """Of each level with a full covariance, with the last coefficient."""
+        """Of all pairs of each level with a full covariance."""
         fit, found = self.covariance, list[Correlation]()
         names, matrix = self.units.names, self.units.matrix
-        which = [n for n in range(len(names)) if self.varies is None or self.varies[n]]
-        levels = fit.levels if FULL in fit.kinds else {}
-        for kind, (level, own) in zip(fit.kinds, levels.items(), strict=False):
-            covariance, sizes, last = matrix @ own @ matrix.T, fit.sizes(matrix), which[-1]
-            for n in which[:-1] if kind == FULL else []:
-                if none(covariance, n, sizes) or none(covariance, last, sizes):
-                    continue
-                sure = fit.likely.get(f"{level}: {names[n]}, {names[last]}", Likely())
-                pair = names[n], names[last], correlation(covariance, n, last)
+        sizes = fit.sizes(matrix)
+        for kind, which, (level, own) in zip(
+            fit.kinds, fit.varying, fit.levels.items(), strict=False
+        ):
+            covariance = matrix @ own @ matrix.T
+            there = [n for n in which if kind == FULL and not none(covariance, n, sizes)]
+            for one, other in combinations(there, 2):
+                sure = fit.likely.get(f"{level}: {names[one]}, {names[other]}", Likely())
+                pair = names[one], names[other], correlation(covariance, one, other)
                 found.append(Correlation(level[:-1], *pair, sure.low, sure.high))
         return found
 

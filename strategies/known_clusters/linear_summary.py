@@ -61,6 +61,7 @@ class Component:
     """A component of variance: `share` of the whole, None where none is defined.
 
     `se` is its standard error, `low` and `high` are the ends of its interval; None: not known.
+    `held`: why it is 0 and was not estimated, as the data do not tell it.
     """
 
     level: str
@@ -70,6 +71,7 @@ class Component:
     se: float | None = None
     low: float | None = None
     high: float | None = None
+    held: str = ""
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ class LinearSummary:
     units : what the numbers are in, where it is not the data's own units.
     left_out : users that are too many for this; their models are in files.
     clusters : by their names, where there are several.
-    correlations : of the coefficients that vary with the last of them.
+    correlations : of all pairs of coefficients that vary.
     intervals : how those of variances were found, or why there are none.
     """
 

@@ -27,7 +27,12 @@ from corsage.core.messages.replies import Replies
 from corsage.solvers.known_clusters.newton_rounds import EXACT, NEWTON, change
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree
-from corsage.solvers.known_clusters.variances.covariance_fit import CovarianceFit, again
+from corsage.solvers.known_clusters.variances.covariance_fit import (
+    CovarianceFit,
+    again,
+    level_name,
+)
+from corsage.solvers.known_clusters.variances.identified import NOWHERE, holding, untold
 from corsage.solvers.known_clusters.variances.scoring import Fitted
 from corsage.solvers.known_clusters.variances.shape_choice import Judged, chosen
 from corsage.solvers.known_clusters.variances.shapes import ONE
@@ -53,6 +58,8 @@ from corsage.strategies.known_clusters.covariance_table import (
     NOT_ASKED,
     NOT_CONVERGED,
     PROFILE,
+    RESTRICTED_PROFILE,
+    SOME_PAIRS,
     CovarianceTable,
     in_words,
 )
@@ -229,12 +236,13 @@ class OwnSums:
         noise = None if self.exact else 1.0
         above = units_above(names) if self.keys.mixed_paths else []
         levels = tree_levels(users.cluster, names, above)
-        tree = Tree(parts, levels, users.counts, noise).thinned()
         varies = units.sound if self.varies is None else units.sound * self.varies
+        tree, held = self.told(Tree(parts, levels, users.counts, noise).thinned(), varies)
         found, tried = self.fitted(tree, users, varies, number)
         shares = explained(tree, found) if self.exact else self.latent(found)
         before = self.state.estimates.covariance
         fit = CovarianceFit.of(found, units, names, shares)
+        fit.held = held
         fit.held_out, fit.refused = before.held_out, before.refused
         if tried:
             fit.held_out = {in_words(one.shapes): one.total for one in tried if not one.refused}
@@ -243,6 +251,29 @@ class OwnSums:
         fit.likely, fit.intervals = self.uncertain(tree, found, fit, varies)
         self.state.estimates.covariance = fit
         self.state.remember(found, units, names, above)
+
+    def told(self, tree: Tree, varies: Floats) -> tuple[Tree, dict[str, str]]:
+        """The tree without variances that its data do not tell, and why they do not.
+
+        That is seen while all users are at one model: records weigh differently where losses are no
+        squares, and that would tell nothing but their weights.
+        """
+        before, d = self.state.estimates.covariance, len(varies)
+        if not self.exact and len(before.varying) == len(tree.levels):
+            return holding(
+                tree, [np.isin(np.arange(d), own) for own in before.varying]
+            ), before.held
+        names = Units.of(self.job, d).names
+        intercept = self.job.config.model.intercept
+        found = untold(tree, np.flatnonzero(varies), names, intercept)
+        wanted = np.ones(d) if self.varies is None else self.varies
+        constant = dict.fromkeys(np.flatnonzero(wanted > varies).tolist(), NOWHERE)
+        held = {
+            f"{level_name(place)}: {names[c]}": why
+            for place, own in enumerate(found)
+            for c, why in {**constant, **own}.items()
+        }
+        return holding(tree, [~np.isin(np.arange(d), [*own]) for own in found]), held
 
     def uncertain(
         self, tree: Tree, found: Fitted, fit: CovarianceFit, varies: Floats
@@ -254,12 +285,16 @@ class OwnSums:
             return {}, NOT_ASKED
         if not found.converged:
             return {}, NOT_CONVERGED
-        if self.keys.mixed_intervals == AUTO and work(tree, found) > LONG_WORK:
+        always = self.keys.mixed_intervals == "always"
+        if not always and work(tree, found, False) > LONG_WORK:
             return {}, LEFT_OUT
         units = Units.of(self.job, len(varies))
-        matrix, which = units.matrix @ fit.units.matrix, np.flatnonzero(varies).tolist()
-        asked = Asked(list(fit.levels), units.names, matrix, units.label, which)
-        return uncertain(tree, found, asked), PROFILE
+        matrix = units.matrix @ fit.units.matrix
+        pairs = always or work(tree, found, True) <= LONG_WORK
+        asked = Asked([*fit.levels], units.names, matrix, units.label, pairs)
+        likely, restricted = uncertain(tree, found, asked)
+        how = RESTRICTED_PROFILE if restricted else PROFILE
+        return likely, how if pairs else f"{how}; {SOME_PAIRS}"
 
     def latent(self, found: Fitted) -> list[float]:
         """Shares on the scale of scores, of random intercepts under the logistic loss."""

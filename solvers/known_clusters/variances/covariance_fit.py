@@ -26,6 +26,8 @@ class CovarianceFit:
     Parameters
     ----------
     kinds : the shape of each level, from the users up: one, diagonal or full.
+    varying : of each level the coefficients that it has a variance of.
+    held : why those of others are 0, by level and number: the data do not tell them.
     names : clusters, if the users' covariance has a size of its own in each; else none.
     x : the numbers of all levels' roots (scoring.py), in standard units.
     units : from standard units to those of the model.
@@ -42,6 +44,8 @@ class CovarianceFit:
     """
 
     kinds: list[str] = field(default_factory=list)
+    varying: list[list[int]] = field(default_factory=list)
+    held: dict[str, str] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     x: Floats = field(default_factory=lambda: np.zeros(0))
     units: Standard = field(default_factory=lambda: Standard(*np.zeros((3, 0))))
@@ -66,6 +70,7 @@ class CovarianceFit:
         own = [sigma2 * units.covariances(sized(part)) for part in found.covariances]
         return cls(
             kinds=[shape.kind for shape in found.shapes],
+            varying=[shape.varies.tolist() for shape in found.shapes],
             names=names if found.shapes[0].groups > 1 else [],
             x=np.concatenate(found.x),
             units=units,
@@ -78,12 +83,12 @@ class CovarianceFit:
             shares=shares,
         )
 
-    def shapes(self, varies: Floats) -> tuple[Shape, ...]:
+    def shapes(self, d: int) -> tuple[Shape, ...]:
         """The shapes once more."""
-        which, d = np.flatnonzero(varies), len(varies)
         groups = (max(len(self.names), 1), *(1 for _ in self.kinds[1:]))
         return tuple(
-            Shape(kind, which, d, count) for kind, count in zip(self.kinds, groups, strict=True)
+            Shape(kind, np.array(which, np.int64), d, count)
+            for kind, which, count in zip(self.kinds, self.varying, groups, strict=True)
         )
 
     def root(self, cluster: str) -> Floats:
@@ -135,7 +140,7 @@ def again(
     Of one kind for all levels, if it had others. `names` are the clusters'; `slow`: half the way.
     """
     shapes = equal_shapes(tree, kind, np.flatnonzero(varies))
-    known = before.shapes(varies) if before.kinds else shapes
+    known = before.shapes(len(varies)) if before.kinds else shapes
     same = len(known) == len(shapes) and (not before.names or before.names == names)
     shapes = known if same else shapes
     search = Scoring(grouped(tree, shapes), shapes)

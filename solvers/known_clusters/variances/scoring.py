@@ -251,6 +251,8 @@ def local(shape: Shape, x: Floats, derivative: Derivative) -> tuple[Floats, Floa
     With J = dL/dx: dD = J L' + L J', g = 2 <G L, J>, H = tr(Q dD Q dD) + 2 <G_+ J, J>, where G_+ is
     what of G is positive: at a variance of 0 it is all the curvature that there is.
     """
+    if not shape.size:
+        return np.zeros(0), np.zeros((0, 0)), np.zeros(0)
     return (local_full if shape.kind == FULL else local_lines)(shape, x, derivative)
 
 

@@ -129,8 +129,10 @@ def too_few(tree: Tree, fold: Ints) -> bool:
 
 
 def equal_shapes(tree: Tree, kind: str, varies: Ints) -> tuple[Shape, ...]:
-    """The same kind for all levels."""
-    return tuple(Shape(kind, varies, tree.users.b.shape[1]) for _ in tree.levels)
+    """The same kind for all levels, of what varies and has a variance that the data tell."""
+    d = tree.users.b.shape[1]
+    told = (varies if at.told is None else varies[at.told[varies]] for at in tree.levels)
+    return tuple(Shape(kind, own, d) for own in told)
 
 
 def wider(shapes: tuple[Shape, ...], place: int) -> Iterator[tuple[Shape, ...]]:
