@@ -16,12 +16,12 @@ from corsage.solvers.known_clusters.variances.covariance_fit import (
 )
 from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, FULL, ONE, Shape
 from corsage.solvers.known_clusters.variances.uncertainty import RECORDS, Likely
+from corsage.strategies.known_clusters.estimation import HELD
 from corsage.strategies.rounds.results import Finding
 
 SHAPE_WORDS = {ONE: "one variance", DIAGONAL: "a variance a coefficient", FULL: "any covariance"}
 SYMBOLS = {"users": "s^2", "clusters": "sb^2"}
 AT_BOUNDARY = "0, at the boundary: as far as these data tell, {} do not differ"
-HELD = "0, held there: these data do not tell it: {}"
 NO_VARIANCE = "0, at the boundary: as far as these data tell, it is the same for all"
 NOT_ENDING = (
     "not converged: users differ without end, or a hundred million times as much as the records of "

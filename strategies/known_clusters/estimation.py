@@ -47,6 +47,7 @@ from corsage.strategies.rounds.turns import Script
 if TYPE_CHECKING:
     from corsage.strategies.known_clusters.mixed_state import MixedModelState
 
+HELD = "not told by these data, held at 0: {}"
 WIDER = 4
 """Exchanges more at most, where users differ so much that the best ratio is beyond the grid."""
 BEYOND_GRID = (
@@ -71,6 +72,7 @@ class LikelihoodFit:
     shares : of sigma^2, s^2 and sb^2 in the variance.
     middle : wbar.
     loglik, aic : the restricted log likelihood, and Akaike's criterion.
+    held : why s_j^2 is 0 and was not estimated; empty: it was.
     """
 
     sigma2: float
@@ -81,9 +83,10 @@ class LikelihoodFit:
     loglik: float
     aic: float
     common: bool
+    held: str = ""
 
     @classmethod
-    def of(cls, found: Variances, names: list[str]) -> LikelihoodFit:
+    def of(cls, found: Variances, names: list[str], held: str = "") -> LikelihoodFit:
         """A fit to the sums of these clusters."""
         user = np.broadcast_to(found.user, len(names)).tolist()
         return cls(
@@ -95,6 +98,7 @@ class LikelihoodFit:
             loglik=found.loglik,
             aic=found.aic,
             common=found.common,
+            held=held,
         )
 
     def table(self, unit: float = 1.0, density: float = 0.0) -> Finding:
@@ -112,6 +116,8 @@ class LikelihoodFit:
         ]
         if len(spread) == 1:
             between_users, between_clusters = f"{user}, {users}", []
+        if self.held:
+            between_users = HELD.format(self.held)
         rows = [
             ("between records (sigma^2)", f"{unit**2 * self.sigma2:.5g}, {records}"),
             ("between users (s^2)", between_users),
@@ -192,13 +198,16 @@ class VarianceEstimation:
             sums, names, replies = yield from self._sums(
                 present, ratios, d, number, varies is not None
             )
-            found = fit(sums, varies=varies)
+            why = sums.untold
+            found = fit(sums.held() if why else sums, varies=varies, common=True if why else None)
+            if why:
+                break
             ratios |= zip(names, refined_grid(found), strict=True)
             if exchange >= self.keys.known_refine and not found.at_end:
                 break
         else:
             self.job.note(BEYOND_GRID)
-        self.estimates.fitted = LikelihoodFit.of(found, names)
+        self.estimates.fitted = LikelihoodFit.of(found, names, why)
         return found, names, replies
 
     def _sums(

@@ -90,8 +90,7 @@ class Inference:
     def summary(self, answers: list[Answer]) -> LinearSummary:
         """All that is known."""
         noise, why = self._noise(answers)
-        varies = self.varies
-        names = [n for i, n in enumerate(self.units.names) if varies is None or varies[i]]
+        names = [self.units.names[n] for n in self._varying]
         return LinearSummary(
             self._coefficients(noise),
             self._variances(noise),
@@ -104,6 +103,13 @@ class Inference:
             self._correlations(),
             self.covariance.intervals or (SUMS_OF_SEVERAL if self.fitted is not None else ""),
         )
+
+    @property
+    def _varying(self) -> list[int]:
+        """The coefficients that may differ between users."""
+        if self.covariance.kinds:
+            return self.covariance.varying[0]
+        return list(range(len(self.units.names))) if self.varies is None else [-1]
 
     @property
     def _one_model(self) -> bool:
@@ -205,8 +211,9 @@ class Inference:
             levels = ("residual", "user", "cluster")[: 3 if len(self.state.w) > 1 else 2]
             user = float(np.mean(list(fitted.user.values())))
             values = (fitted.sigma2, user, fitted.cluster)
+            held = {"user": fitted.held}
             return [
-                Component(level, value * unit, share, value == 0.0)
+                Component(level, value * unit, share, value == 0.0, held=held.get(level, ""))
                 for level, value, share in zip(levels, values, fitted.shares, strict=False)
             ]
         if self.covariance.kinds:
@@ -252,6 +259,8 @@ class Inference:
     def _correlations(self) -> list[Correlation]:
         """Of all pairs of each level with a full covariance."""
         fit, found = self.covariance, list[Correlation]()
+        if FULL not in fit.kinds:
+            return found
         names, matrix = self.units.names, self.units.matrix
         sizes = fit.sizes(matrix)
         for kind, which, (level, own) in zip(

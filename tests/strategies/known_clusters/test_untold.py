@@ -1,0 +1,145 @@
+"""Variances that data cannot tell: held at 0, named, with the reason, wherever they are printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from corsage.app.client_app import app
+from corsage.app.local_grid import LocalGrid
+from corsage.core.arrays import Array, Floats, Ints
+from corsage.core.configuration.config import Config
+from corsage.strategies import strategy_class
+
+USERS, ROWS = 20, 10
+Table = tuple[Floats, Floats, Ints, Ints]
+"""x, y, the user and the cluster of each row."""
+
+
+def run(folder: Path, table: tuple[Array, ...], **keys: Any) -> dict[str, Any]:
+    """The mixed model of all rows (each user's first is its test, too), as its JSON has it."""
+    first = np.unique(table[2], return_index=True)[1]
+    rows = np.concatenate([np.arange(len(table[1])), first])
+    parts = {name: part[rows] for name, part in zip("xyuc", table, strict=False)}
+    np.savez(folder / "t.npz", **parts, test=np.arange(len(rows)) >= len(table[1]))
+    own = {
+        "dataset": "npz", "data-file": str(folder / "t.npz"), "user-column": "u",
+        "model": "linear", "mixed-neighbours": "never", "num-rounds": 60, "evaluate-every": 100,
+        **({"cluster-column": "c"} if "c" in parts else {}),
+        **({} if keys.get("loss") == "logistic" else {"labels": "numbers"}),
+        **{key.replace("_", "-"): value for key, value in keys.items()},
+    }  # fmt: skip
+    result = strategy_class("mixed-model")(Config.parse(own)).start(LocalGrid(app, 1))
+    found: dict[str, Any] = json.loads(json.dumps(result.json()[0]))
+    rows = [row for finding in found["findings"] for row in finding["rows"]]
+    return {**found["estimates"], "rows": dict(rows)}
+
+
+def table(column: Floats, users: int = USERS, rows: int = ROWS, clusters: int = 1) -> Table:
+    """Users whose intercepts differ, and a column beside one in which nobody differs."""
+    rng, user = np.random.default_rng(0), np.repeat(np.arange(users), rows)
+    x = np.column_stack([rng.standard_normal(len(user)), column])
+    y = 6 + x[:, 0] + 0.5 * rng.standard_normal(users)[user] + rng.standard_normal(len(user))
+    return x, y, user, user % clusters
+
+
+def one_row() -> Floats:
+    return (np.arange(USERS * ROWS) == 7) * 1.0
+
+
+def one_user() -> Floats:
+    return (np.arange(USERS * ROWS) // ROWS == 3) * (np.arange(USERS * ROWS) % 2 == 0) * 1.0
+
+
+def constant_within() -> Floats:
+    return np.repeat(np.random.default_rng(1).standard_normal(USERS), ROWS)
+
+
+ALONE = "it shows in rows of one user alone, or there are no more rows than coefficients"
+
+
+@pytest.mark.parametrize("variances", ["auto", "one", "diagonal", "full"])
+@pytest.mark.parametrize(
+    ("column", "why"),
+    [
+        (one_row(), ALONE),
+        (one_user(), ALONE),
+        (constant_within(), "its column is constant within each user"),
+        (np.full(USERS * ROWS, 3.0), "its column is constant"),
+        (table(one_row())[0][:, 0] * 2 + 1, "these data tell only the sum of it and that of x0"),
+    ],
+)
+def test_a_column_whose_slopes_nobody_tells(
+    column: Floats, why: str, variances: str, tmp_path: Path
+) -> None:
+    found = run(tmp_path, table(column), mixed_variances=variances)
+    known = {one["level"]: one for one in found["variances"]}
+    assert known["user: x1"]["variance"] == 0 and why in known["user: x1"]["held"]
+    assert why in found["rows"]["users: x1"] and known["user: intercept"]["held"] == ""
+    assert known["user: intercept"]["variance"] > 0.1
+    assert "x1" not in found["varying"] and not [
+        pair for pair in found["correlations"] if "x1" in (pair["name"], pair["other"])
+    ]
+
+
+@pytest.mark.parametrize("variances", ["auto", "full", "summed"])
+@pytest.mark.parametrize(
+    ("users", "rows", "why"),
+    [
+        (USERS * ROWS, 1, "these data tell only the sum of it and the variance between records"),
+        (1, USERS * ROWS, "there is one user"),
+    ],
+)
+def test_noise_and_users_that_nothing_tells_apart(
+    users: int, rows: int, why: str, variances: str, tmp_path: Path
+) -> None:
+    """Then users have no variance: it is ordinary least squares."""
+    drawn = table(np.zeros((users * rows, 0)), users, rows)
+    found = run(tmp_path, drawn, mixed_variances=variances, mixed_random="intercept")
+    residual, user = found["variances"]
+    assert user["variance"] == 0 and user["held"] == why in found["rows"]["between users (s^2)"]
+    x = np.column_stack([drawn[0], np.ones(len(drawn[1]))])
+    best, rest, *_ = np.linalg.lstsq(x, drawn[1])
+    assert residual["variance"] == pytest.approx(float(rest[0]) / (len(x) - 2), rel=1e-5)
+    assert [c["estimate"] for c in found["coefficients"]] == pytest.approx(best.tolist(), rel=1e-5)
+
+
+def test_clusters_of_one_user_each_are_its_users(tmp_path: Path) -> None:
+    found = run(tmp_path, table(one_user(), clusters=USERS), mixed_random="intercept")
+    known = {one["level"]: one for one in found["variances"]}
+    assert known["user"]["variance"] > 0.1 and known["cluster"]["variance"] == 0
+    assert known["cluster"]["held"].endswith("the sum of it and that of intercept between users")
+
+
+@pytest.mark.parametrize(("users", "rows"), [(3, 4), (4, 3), (6, 3), (20, 10)])
+@pytest.mark.parametrize("variances", ["one", "diagonal", "full"])
+def test_an_estimate_is_within_its_interval(
+    users: int, rows: int, variances: str, tmp_path: Path
+) -> None:
+    """Though with few rows the restricted likelihood's is beyond that of the other's profile."""
+    for seed in range(4):
+        column = np.random.default_rng(seed + 5).standard_normal(users * rows)
+        x, y, user, _ = table(column, users, rows)
+        own = np.random.default_rng(seed).standard_normal(len(y))
+        found = run(tmp_path, (x, y + own, user), mixed_variances=variances)
+        for one in found["variances"]:
+            if one["high"] is not None:
+                assert one["low"] <= one["variance"] * (1 + 1e-6)
+                assert one["variance"] <= one["high"] * (1 + 1e-6)
+
+
+def test_all_correlations_are_told_with_intervals(tmp_path: Path) -> None:
+    rng, user = np.random.default_rng(2), np.repeat(np.arange(60), 20)
+    x, root = rng.standard_normal((1200, 2)), np.linalg.cholesky(0.5 * np.eye(3) + 0.5)
+    theta = rng.standard_normal((60, 3)) @ root.T
+    y = (np.column_stack([x, np.ones(1200)]) * theta[user]).sum(1) + rng.standard_normal(1200)
+    found = run(tmp_path, (x, y, user), mixed_variances="full", mixed_intervals="always")
+    pairs = {(one["name"], one["other"]): one for one in found["correlations"]}
+    assert list(pairs) == [("x0", "x1"), ("x0", "intercept"), ("x1", "intercept")]
+    for one in pairs.values():
+        assert -1 <= one["low"] < one["estimate"] < one["high"] <= 1
+    assert "correlation with x1 0." in found["rows"]["users: x0"]
