@@ -192,6 +192,7 @@ class Profile:
             after, damping, gain = stepped(
                 lambda move, z=now.z: self.surface.at(self.constraint.place(z + move, u)),  # type: ignore[misc]
                 now, free.T @ slope, free.T @ curvature @ free, damping, PROFILE_GAIN,
+                self.surface.search.rounding(now.point),
             )  # fmt: skip
             if after is None:
                 break

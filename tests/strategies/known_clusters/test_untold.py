@@ -130,16 +130,3 @@ def test_an_estimate_is_within_its_interval(
             if one["high"] is not None:
                 assert one["low"] <= one["variance"] * (1 + 1e-6)
                 assert one["variance"] <= one["high"] * (1 + 1e-6)
-
-
-def test_all_correlations_are_told_with_intervals(tmp_path: Path) -> None:
-    rng, user = np.random.default_rng(2), np.repeat(np.arange(60), 20)
-    x, root = rng.standard_normal((1200, 2)), np.linalg.cholesky(0.5 * np.eye(3) + 0.5)
-    theta = rng.standard_normal((60, 3)) @ root.T
-    y = (np.column_stack([x, np.ones(1200)]) * theta[user]).sum(1) + rng.standard_normal(1200)
-    found = run(tmp_path, (x, y, user), mixed_variances="full", mixed_intervals="always")
-    pairs = {(one["name"], one["other"]): one for one in found["correlations"]}
-    assert list(pairs) == [("x0", "x1"), ("x0", "intercept"), ("x1", "intercept")]
-    for one in pairs.values():
-        assert -1 <= one["low"] < one["estimate"] < one["high"] <= 1
-    assert "correlation with x1 0." in found["rows"]["users: x0"]
