@@ -3,11 +3,14 @@
 Features are centred on their means over all records, where there is an intercept to take these up,
 and divided by their deviations. Then one variance for all coefficients, or one for each and no
 correlation, means the same whatever the features were measured in. From the users' sums alone.
+
+Where 0 of a column is a place that is meant (days since a study began), coefficients that are not
+correlated at 0 are another model than such that are not at the mean: `uncentred` is for that one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -48,6 +51,14 @@ class Standard:
         matrix = np.diag(inverse)
         matrix[-1] -= means * inverse
         return cls(matrix, start, sound.astype(np.float64))
+
+    def uncentred(self, matrix: Floats) -> Standard:
+        """The same sizes, for features as a table has them: theta is matrix^-1 of its coefficients.
+
+        Then a coefficient's deviations do not depend on another's, as they do around other means.
+        """
+        sizes = np.diag(matrix @ self.matrix)
+        return replace(self, matrix=np.asarray(np.linalg.inv(matrix) * sizes))
 
     @property
     def density(self) -> float:

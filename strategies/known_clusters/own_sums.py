@@ -35,7 +35,7 @@ from corsage.solvers.known_clusters.variances.covariance_fit import (
 from corsage.solvers.known_clusters.variances.identified import NOWHERE, holding, untold
 from corsage.solvers.known_clusters.variances.scoring import Fitted
 from corsage.solvers.known_clusters.variances.shape_choice import Judged, chosen
-from corsage.solvers.known_clusters.variances.shapes import ONE
+from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, ONE
 from corsage.solvers.known_clusters.variances.uncertainty import (
     LONG_WORK,
     Asked,
@@ -311,7 +311,10 @@ class OwnSums:
         square, slope, _ = users.total()
         slope = slope if self.exact else np.zeros(len(self.state.model))
         records, intercept = float(users.counts.sum()), self.job.config.model.intercept
-        return Standard.of(square, slope, records, intercept)
+        found = Standard.of(square, slope, records, intercept)
+        if self.keys.mixed_variances != DIAGONAL:
+            return found
+        return found.uncentred(Units.of(self.job, len(slope)).matrix)
 
     def fitted(
         self, tree: Tree, users: Users, varies: Floats, number: int
