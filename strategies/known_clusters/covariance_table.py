@@ -27,6 +27,11 @@ NOT_ENDING = (
     "not converged: users differ without end, or a hundred million times as much as the records of "
     "each: next to nothing is known of the variance between records"
 )
+WIDE_ROOT = 100.0
+"""Users that differ ten thousand times as much as records."""
+TOO_LITTLE = "these data tell too little of so many variances; mixed-variances=one has fewest"
+NO_CORRELATION = 1e-9
+"""Less is rounding: these coefficients are independent in the model."""
 VARIANCES_SHOWN = 8
 """Coefficients of a level that are printed."""
 PROFILE = "95%, by the profile of the likelihood (not the restricted one); as lme4's confint"
@@ -55,7 +60,7 @@ class CovarianceTable:
     density : what these make of the log likelihood.
     varies : 1 for coefficients that differ (d,).
     exact : whether the loss is the squared one.
-    flat : the gain that is none.
+    endless : why the likelihood has no top; empty: nothing is known against it.
     """
 
     fit: CovarianceFit
@@ -65,7 +70,7 @@ class CovarianceTable:
     density: float
     varies: Floats
     exact: bool
-    flat: float
+    endless: str = ""
 
     def shapes(self) -> str:
         """The shapes in words."""
@@ -73,11 +78,14 @@ class CovarianceTable:
 
     def converged(self) -> str:
         """The end of the search in words: the slope of the likelihood, 0 or not."""
-        if self.fit.gain < self.flat:
+        if self.endless:
+            return self.endless
+        if self.fit.converged:
             return f"converged: its slope is 0 (to gain: {max(self.fit.gain, 0.0):.0e})"
-        if self.exact:
+        if self.exact and np.abs(self.fit.x).max(initial=0.0) > WIDE_ROOT:
             return NOT_ENDING
-        return f"not converged: following its slope would gain {self.fit.gain:.1e}; more num-rounds"
+        more = TOO_LITTLE if self.exact else "more num-rounds"
+        return f"not converged: following its slope would gain {self.fit.gain:.1e}; {more}"
 
     def findings(self) -> list[Finding]:
         """Variances in the data's units."""
@@ -149,10 +157,12 @@ class CovarianceTable:
             return NO_VARIANCE + self.sure(level, name)
         found = [f"{covariance[number, number]:.5g}{self.sure(level, name)}"]
         for other in np.flatnonzero(self.varies):
-            if other > number and not self._none(covariance, other) and covariance[number, other]:
-                value = f"{correlation(covariance, number, other):.2f}"
+            if other > number and not self._none(covariance, other):
+                value = correlation(covariance, number, other)
+                if abs(value) < NO_CORRELATION:
+                    continue
                 sure = self.sure(level, f"{name}, {self.names[other]}")
-                found.append(f"correlation with {self.names[other]} {value}{sure}")
+                found.append(f"correlation with {self.names[other]} {value:.2f}{sure}")
         return ", ".join(found)
 
     def _none(self, covariance: Floats, number: int) -> bool:

@@ -132,14 +132,22 @@ class Inference:
             return None, f"none: loss={self.loss} is no likelihood"
         if not self.whole:
             return None, "none: losses are no likelihood with loss-scale=mean or a ridge"
+        if why := self._unsettled:
+            return None, f"none: {why}"
         if self.loss == "logistic":
-            how = "maximum likelihood" if self._one_model or self._alone else LAPLACE
-            return 1.0, how + ("" if self.state.done else "; the models are not settled")
-        if self.fitted is not None:
-            return self.fitted.sigma2, "given the variances"
-        if self.covariance.kinds:
-            return self.covariance.sigma2, "given the variances"
+            return 1.0, "maximum likelihood" if self._one_model or self._alone else LAPLACE
+        fitted = self.fitted or (self.covariance if self.covariance.kinds else None)
+        if fitted is not None:
+            return fitted.sigma2, "given the variances"
         return self._residual(answers)
+
+    @property
+    def _unsettled(self) -> str:
+        """Why these are not the likeliest models; empty: they are."""
+        if self.loss == "squared":
+            settled = not self.covariance.kinds or self.covariance.converged
+            return "" if settled else "the likelihood has not converged"
+        return self.solution.endless or ("" if self.state.done else "the models are not settled")
 
     def _residual(self, answers: list[Answer]) -> tuple[float | None, str]:
         """sigma^2 from residuals, where strengths were given: gamma = sigma^2/s^2."""

@@ -109,6 +109,17 @@ class MixedSolution:
         return Units.of(self.job, self.size)
 
     @property
+    def records(self) -> int:
+        """The training records of all who take part."""
+        members = self.job.members.everybody
+        return sum(members[user].train for c in self.present.cohorts for user in c.users)
+
+    @property
+    def endless(self) -> str:
+        """Why the likelihood has no top; empty: nothing is known against it."""
+        return self.units.endless(self.state.endless, self.state.first)
+
+    @property
     def tolerance(self) -> float:
         """The change at which to end; float32 cannot tell less than 1e-5 of the models."""
         floor = 1e-5 if self.job.config.model.precision == "float32" else 0.0
@@ -201,6 +212,9 @@ class MixedSolution:
         places = [state.clusters.known.index(name) for name in answers]
         sums = [added(own, self.size) for own in answers.values()]
         p, q = np.concatenate([s.P for s in sums]), np.concatenate([s.q for s in sums])
+        here = self.next == NEWTON and state.lam.any()  # else there is no model of all
+        if self.job.loss == "logistic" and here:
+            state.look(p.sum(0), self.records)
         lam, state.used = state.lam[places], state.gamma.copy()
         here = self._around(places, p, q, lam)
         found = solved_centres(p, q - (p @ here[..., None])[..., 0], lam)
@@ -252,6 +266,7 @@ class MixedSolution:
             state.pace = state.pace.after(state.change)
         enough = self.tolerance if last == NEWTON else self.tolerance / 100
         state.done = whole if self.exact else settled and state.change < enough
+        state.done = state.done or state.endless.size > 0
 
     @property
     def last(self) -> str:
@@ -305,9 +320,8 @@ class MixedSolution:
     def findings(self) -> list[Finding]:
         """The course of the solution, and the variances."""
         rows = [("rounds", f"{self.job.progress.round}"), *self._change(), *self._few()]
-        members, units = self.job.members.everybody, self.units
-        records = sum(members[user].train for c in self.present.cohorts for user in c.users)
-        density = units.density(records)
+        units = self.units
+        density = units.density(self.records)
         told = self.own_sums.findings(units, density)
         told = told or self.state.estimates.findings(units.label, density)
         return [Finding("solution", rows), *told]
@@ -317,7 +331,9 @@ class MixedSolution:
         if self.exact:
             return []
         change = f"{self.state.change:.1e}"
-        if not self.state.done:
+        if why := self.endless:
+            change += f"; {why}"
+        elif not self.state.done:
             change += (
                 "; not settled by num-rounds: a larger one goes on; where a user's classes can be "
                 "told apart without error there is no end, and ridge=0.001 makes one"

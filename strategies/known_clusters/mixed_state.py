@@ -8,7 +8,7 @@ import numpy as np
 
 from corsage.core.arrays import INFINITE, Array, Floats
 from corsage.core.keys import key
-from corsage.solvers.known_clusters.newton_rounds import Pace
+from corsage.solvers.known_clusters.newton_rounds import Pace, separated
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.variances.scoring import Fitted
 from corsage.strategies.known_clusters.clusters.cohorts import ClusterNames
@@ -102,6 +102,8 @@ class MixedModelState:
     covariance, around : of w_j (k, d, d) and of wbar (d, d) given the data, in units of the noise;
         of many coefficients only where EM estimates the strengths.
     unknown : directions of wbar that the data leave open (d, r).
+    first : the curvature of all losses at the first models (d, d), of the logistic loss.
+    endless : directions in which classes are told apart without error (d, r): there is no top.
     clusters, strengths : the clusters, and the strengths as they are given or estimated.
     estimates : what those on auto were estimated from.
     sums : those that each user sent, where they are kept.
@@ -120,6 +122,8 @@ class MixedModelState:
     around: Floats
     unknown: Floats
     above: list[dict[str, Floats]] = field(default_factory=list)
+    first: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    endless: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     clusters: ClusterNames = field(default_factory=ClusterNames)
     strengths: Strengths = field(default_factory=Strengths)
     estimates: Estimates = field(default_factory=Estimates)
@@ -152,6 +156,13 @@ class MixedModelState:
         self.used = np.concatenate([self.used, gamma])
         self.lam = np.concatenate([self.lam, lam])
         self.covariance = np.concatenate([self.covariance, np.zeros((len(new), d, d))])
+
+    def look(self, curvature: Floats, records: float) -> None:
+        """See by the curvature (d, d) of all losses if any coefficient grows without end."""
+        if self.first.size:
+            self.endless = separated(curvature, self.first, records)
+        else:
+            self.first = curvature
 
     def place(self, cluster: str) -> int | None:
         """The row of a cluster; None if it is not part of the problem."""

@@ -33,7 +33,7 @@ from corsage.solvers.known_clusters.variances.covariance_fit import (
     level_name,
 )
 from corsage.solvers.known_clusters.variances.identified import NOWHERE, holding, untold
-from corsage.solvers.known_clusters.variances.scoring import Fitted
+from corsage.solvers.known_clusters.variances.scoring import BLIND, Fitted
 from corsage.solvers.known_clusters.variances.shape_choice import Judged, chosen
 from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, ONE
 from corsage.solvers.known_clusters.variances.uncertainty import (
@@ -223,8 +223,9 @@ class OwnSums:
             return []
         varies = np.ones(len(self.state.model)) if self.varies is None else self.varies
         table = CovarianceTable(
-            fit, units.names, units.matrix, units.label, density, varies, self.exact, self.flat
-        )
+            fit, units.names, units.matrix, units.label, density, varies, self.exact,
+            units.endless(self.state.endless, self.state.first),
+        )  # fmt: skip
         return [*table.findings(), *unit_models(self.state.above, units)]
 
     # The server's step.
@@ -248,6 +249,9 @@ class OwnSums:
             fit.held_out = {in_words(one.shapes): one.total for one in tried if not one.refused}
             fit.refused = {in_words(one.shapes): one.refused for one in tried if one.refused}
         fit.gain = found.gain if self.exact else found.first
+        fit.flat = max(BLIND, found.rounding) if self.exact else self.flat
+        if self.job.loss == "logistic":
+            self.state.look(users.total()[0], float(users.counts.sum()))
         fit.likely, fit.intervals = self.uncertain(tree, found, fit, varies)
         self.state.estimates.covariance = fit
         self.state.remember(found, units, names, above)
@@ -335,13 +339,13 @@ class OwnSums:
         state = self.state
         state.change, state.quadratics = change(moved), self.kind
         still = state.change < max(self.keys.mixed_tolerance, self.least) or self.exact
-        state.done = whole and still and self.settled
+        state.done = (whole and still and self.settled) or state.endless.size > 0
 
     @property
     def settled(self) -> bool:
         """True if the slope of the likelihood is 0, at the models that the users have."""
         fit, free = self.state.estimates.covariance, self.keys.mixed_variances == AUTO
-        return self.exact or (fit.gain < self.flat and bool(fit.held_out or not free))
+        return self.exact or (fit.converged and bool(fit.held_out or not free))
 
     @property
     def single(self) -> bool:

@@ -10,7 +10,7 @@ from corsage.core.arrays import Floats
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree
 from corsage.solvers.known_clusters.variances.constraints import NO_DEVIATION
-from corsage.solvers.known_clusters.variances.scoring import Fitted, Scoring
+from corsage.solvers.known_clusters.variances.scoring import BLIND, Fitted, Scoring
 from corsage.solvers.known_clusters.variances.shape_choice import equal_shapes, grouped
 from corsage.solvers.known_clusters.variances.shapes import Shape
 from corsage.solvers.known_clusters.variances.uncertainty import Likely
@@ -35,7 +35,7 @@ class CovarianceFit:
     users, clusters : covariances (g, d, d) and (1, d, d), or (0, d, d) if there is one cluster.
     above : of the levels above the clusters, from below, each (d, d).
     loglik : the restricted log likelihood.
-    gain : what following its slope would add to twice that: 0 if it has converged.
+    gain : what following its slope would add to twice that; less than `flat` is nothing.
     shares : of records, users and clusters in the variance of a record; empty if unknown.
     held_out : log likelihood of users that were left out, by the shapes that were tried.
     refused : why others were not judged.
@@ -55,6 +55,7 @@ class CovarianceFit:
     above: list[Floats] = field(default_factory=list)
     loglik: float = 0.0
     gain: float = 0.0
+    flat: float = BLIND
     shares: list[float] = field(default_factory=list)
     held_out: dict[str, float] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
@@ -90,6 +91,11 @@ class CovarianceFit:
             Shape(kind, np.array(which, np.int64), d, count)
             for kind, which, count in zip(self.kinds, self.varying, groups, strict=True)
         )
+
+    @property
+    def converged(self) -> bool:
+        """True if the slope of the likelihood is 0."""
+        return self.gain < self.flat
 
     def root(self, cluster: str) -> Floats:
         """L of a cluster's users over sigma (d, d); of a cluster that came later, of the mean."""

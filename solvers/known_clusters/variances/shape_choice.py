@@ -95,7 +95,7 @@ def chosen(
         if simplest and len(some) == len(keys):
             return near, tried
         found = Scoring(grouped(tree, near.shapes), near.shapes).fitted(near.x)
-        if simplest or found.gain < flat:
+        if simplest or found.converged or found.gain < flat:
             return replace(found, first=max(found.first, near.first)), tried
         tried = [replace(o, refused=NO_END) if o.fitted is near else o for o in tried]
 

@@ -20,7 +20,9 @@ Table = tuple[Floats, Floats, Ints, Ints]
 """x, y, the user and the cluster of each row."""
 
 
-def run(folder: Path, table: tuple[Array, ...], **keys: Any) -> dict[str, Any]:
+def run(
+    folder: Path, table: tuple[Array, ...], name: str = "mixed-model", **keys: Any
+) -> dict[str, Any]:
     """The mixed model of all rows (each user's first is its test, too), as its JSON has it."""
     first = np.unique(table[2], return_index=True)[1]
     rows = np.concatenate([np.arange(len(table[1])), first])
@@ -33,7 +35,7 @@ def run(folder: Path, table: tuple[Array, ...], **keys: Any) -> dict[str, Any]:
         **({} if keys.get("loss") == "logistic" else {"labels": "numbers"}),
         **{key.replace("_", "-"): value for key, value in keys.items()},
     }  # fmt: skip
-    result = strategy_class("mixed-model")(Config.parse(own)).start(LocalGrid(app, 1))
+    result = strategy_class(name)(Config.parse(own)).start(LocalGrid(app, 1))
     found: dict[str, Any] = json.loads(json.dumps(result.json()[0]))
     rows = [row for finding in found["findings"] for row in finding["rows"]]
     return {**found["estimates"], "rows": dict(rows)}
@@ -130,3 +132,55 @@ def test_an_estimate_is_within_its_interval(
             if one["high"] is not None:
                 assert one["low"] <= one["variance"] * (1 + 1e-6)
                 assert one["variance"] <= one["high"] * (1 + 1e-6)
+
+
+def classes(what: str) -> tuple[Array, ...]:
+    """Two classes of 400 records; a slope, or a level, may tell them apart."""
+    x, y, user, _ = table(np.random.default_rng(3).random(USERS * ROWS) < 0.1)
+    above = y + 2 * np.random.default_rng(4).standard_normal(len(y)) > 6
+    known = {
+        "a slope": x[:, 0] > 0.1,
+        "a level": above | (x[:, 1] > 0),
+        "nothing": above,
+        "hardly anything": np.arange(len(y)) == 17,  # one record of the rarer class
+    }
+    return x, known[what].astype(np.int64), user
+
+
+@pytest.mark.parametrize(
+    ("what", "grows", "name", "random"),
+    [
+        ("a slope", "x0", "mixed-model", "all"),
+        ("a level", "x1", "mixed-model", "all"),
+        ("a level", "x1", "mixed-model", "intercept"),
+        ("a level", "x1", "exact-global", "all"),
+    ],
+)
+def test_classes_that_are_told_apart(
+    what: str, grows: str, name: str, random: str, tmp_path: Path
+) -> None:
+    """The likelihood has no top: it is said of which coefficient, and nothing is significant."""
+    found = run(tmp_path, classes(what), name, loss="logistic", mixed_random=random)
+    assert f"no top: {grows} can tell the classes apart" in found["errors"]
+    assert all(one["se"] is one["p"] is None for one in found["coefficients"])
+    assert f"no top: {grows} " in found["rows"]["last change of the models"]
+    assert "converged" not in found["rows"].get("the likelihood", "")
+
+
+@pytest.mark.parametrize("what", ["nothing", "hardly anything"])
+def test_classes_that_are_not(what: str, tmp_path: Path) -> None:
+    found = run(tmp_path, classes(what), loss="logistic", mixed_random="intercept")
+    x, y, _ = classes(what)
+    assert all(one["p"] is not None for one in found["coefficients"][: x.shape[1] * (y.sum() > 1)])
+    assert "no top" not in str(found["rows"]["the likelihood"]) or y.sum() == 1
+
+
+def test_a_likelihood_without_a_top_has_no_errors(tmp_path: Path) -> None:
+    """Any covariance of few records a user explains them without noise."""
+    rng, user = np.random.default_rng(0), np.repeat(np.arange(10), 4)
+    x = rng.standard_normal((40, 6))
+    y = (x * (1 + rng.standard_normal((10, 6)))[user]).sum(1) + rng.standard_normal(40)
+    found = run(tmp_path, (x, y, user), mixed_variances="full")
+    assert found["rows"]["the likelihood"].startswith("not converged")
+    assert found["errors"] == "none: the likelihood has not converged"
+    assert all(one["p"] is None for one in found["coefficients"])
