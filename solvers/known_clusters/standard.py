@@ -20,6 +20,9 @@ from corsage.solvers.known_clusters.blocks import Sums
 CONSTANT = 1e-10
 """A feature whose variance is a smaller share of its mean square than this is constant."""
 
+FAR = 1e4
+"""In deviations of a feature: its squares then have eight digits more than its variance."""
+
 
 @dataclass(frozen=True)
 class Standard:
@@ -56,9 +59,14 @@ class Standard:
         """The same sizes, for features as a table has them: theta is matrix^-1 of its coefficients.
 
         Then a coefficient's deviations do not depend on another's, as they do around other means.
+        A feature whose 0 is `FAR` away stays centred: no sums could tell it from an intercept.
         """
-        sizes = np.diag(matrix @ self.matrix)
-        return replace(self, matrix=np.asarray(np.linalg.inv(matrix) * sizes))
+        inner = matrix @ self.matrix
+        sizes, offsets = np.diag(inner), inner[-1] / inner[-1, -1]
+        far = np.abs(offsets) > FAR
+        far[-1] = False
+        raw = np.linalg.inv(matrix) * sizes
+        return replace(self, matrix=np.where(far, self.matrix, raw))
 
     @property
     def density(self) -> float:

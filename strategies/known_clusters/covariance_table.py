@@ -16,7 +16,7 @@ from corsage.solvers.known_clusters.variances.covariance_fit import (
 )
 from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, FULL, ONE, Shape
 from corsage.solvers.known_clusters.variances.uncertainty import RECORDS, Likely
-from corsage.strategies.known_clusters.estimation import HELD
+from corsage.strategies.known_clusters.estimation import HELD, NO_NOISE
 from corsage.strategies.rounds.results import Finding
 
 SHAPE_WORDS = {ONE: "one variance", DIAGONAL: "a variance a coefficient", FULL: "any covariance"}
@@ -78,8 +78,8 @@ class CovarianceTable:
 
     def converged(self) -> str:
         """The end of the search in words: the slope of the likelihood, 0 or not."""
-        if self.endless:
-            return self.endless
+        if why := self.fit.fault or self.endless:
+            return why
         if self.fit.converged:
             return f"converged: its slope is 0 (to gain: {max(self.fit.gain, 0.0):.0e})"
         if self.exact and np.abs(self.fit.x).max(initial=0.0) > WIDE_ROOT:
@@ -107,6 +107,8 @@ class CovarianceTable:
         )
 
     def _records(self) -> str:
+        if self.fit.fault:
+            return NO_NOISE
         share = f", {percent(self.fit.shares[0])}" if self.fit.shares else ""
         return f"{self.unit**2 * self.fit.sigma2:.5g}{self.sure(RECORDS)}{share}"
 

@@ -17,6 +17,7 @@ import numpy as np
 from corsage.core.arrays import Arrays, Floats
 from corsage.core.errors import RoundFailed
 from corsage.core.messages.replies import Replies
+from corsage.solvers.known_clusters.likelihood import noiseless
 from corsage.solvers.known_clusters.variances.covariance_fit import CovarianceFit
 from corsage.solvers.known_clusters.variances.laplace import (
     LaplaceSums,
@@ -47,7 +48,12 @@ from corsage.strategies.rounds.turns import Script
 if TYPE_CHECKING:
     from corsage.strategies.known_clusters.mixed_state import MixedModelState
 
+NOISELESS = (
+    "there is no top: the labels are explained to the last digit, so there is no variance between "
+    "records to measure anything by"
+)
 HELD = "not told by these data, held at 0: {}"
+NO_NOISE = "0, to rounding"
 WIDER = 4
 """Exchanges more at most, where users differ so much that the best ratio is beyond the grid."""
 BEYOND_GRID = (
@@ -72,6 +78,7 @@ class LikelihoodFit:
     shares : of sigma^2, s^2 and sb^2 in the variance.
     middle : wbar.
     loglik, aic : the restricted log likelihood, and Akaike's criterion.
+    fault : why the likelihood has no top; empty: nothing is known against it.
     held : why s_j^2 is 0 and was not estimated; empty: it was.
     """
 
@@ -84,6 +91,7 @@ class LikelihoodFit:
     aic: float
     common: bool
     held: str = ""
+    fault: str = ""
 
     @classmethod
     def of(cls, found: Variances, names: list[str], held: str = "") -> LikelihoodFit:
@@ -124,6 +132,12 @@ class LikelihoodFit:
             *between_clusters,
             ("log likelihood", f"{self.loglik + density:.3f} (AIC {self.aic - 2 * density:.3f})"),
         ]
+        if self.fault:
+            rows = [
+                ("between records (sigma^2)", NO_NOISE),
+                *rows[1:],
+                ("the likelihood", self.fault),
+            ]
         return Finding("variances (restricted maximum likelihood)", rows)
 
 
@@ -208,6 +222,11 @@ class VarianceEstimation:
         else:
             self.job.note(BEYOND_GRID)
         self.estimates.fitted = LikelihoodFit.of(found, names, why)
+        yy, mean = float(sums.yy[:, 0].sum()), 0.0
+        if self.job.config.model.intercept:
+            mean = float(sums.q[:, 0, -1].sum() ** 2 / sums.p[:, 0, -1, -1].sum())
+        if noiseless(found.sigma2 * float(sums.records.sum()), yy - mean, yy):
+            self.estimates.fitted.fault = NOISELESS
         return found, names, replies
 
     def _sums(

@@ -37,6 +37,8 @@ from corsage.strategies.rounds.turns import Script
 
 MOST_LISTED, MOST_ESTIMATES = 2000, 20_000
 """Of more users, or of more coefficients of all, nobody is asked: their models are in files."""
+CONSTANT = "left out: its column is constant"
+SHARED = "not told from those of columns that it is a sum of; of the best values the shortest"
 LIKELIHOODS = ("squared", "logistic")
 LAPLACE = "Laplace's approximation, given the variances"
 
@@ -145,6 +147,8 @@ class Inference:
     def _unsettled(self) -> str:
         """Why these are not the likeliest models; empty: they are."""
         if self.loss == "squared":
+            if why := self.fitted.fault if self.fitted else self.covariance.fault:
+                return why
             settled = not self.covariance.kinds or self.covariance.converged
             return "" if settled else "the likelihood has not converged"
         return self.solution.endless or ("" if self.state.done else "the models are not settled")
@@ -185,9 +189,14 @@ class Inference:
             return [Coefficient(name, value) for name, value in pairs]
         errors = self.units.errors(noise * self.state.around)
         open_ = self.units.open(self.state.unknown)
+        constant = 1 - self.covariance.units.sound if self.covariance.kinds else 0 * values
         return [
-            Coefficient(name, value, None if unsure else float(error))
-            for (name, value), error, unsure in zip(pairs, errors, open_, strict=True)
+            Coefficient(name, value, None, CONSTANT if left_out else SHARED)
+            if left_out or unsure
+            else Coefficient(name, value, float(error))
+            for (name, value), error, unsure, left_out in zip(
+                pairs, errors, open_, constant, strict=True
+            )
         ]
 
     def _clusters(self, noise: float | None) -> dict[str, ClusterEstimate]:

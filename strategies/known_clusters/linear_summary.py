@@ -23,11 +23,15 @@ ENDS = 3
 
 @dataclass(frozen=True)
 class Coefficient:
-    """One coefficient of the model of all, with its standard error if the data tell one."""
+    """One coefficient of the model of all, with its standard error if the data tell one.
+
+    `untold`: why they do not tell the coefficient.
+    """
 
     name: str
     estimate: float
     se: float | None = None
+    untold: str = ""
 
     @property
     def z(self) -> float | None:
@@ -50,7 +54,7 @@ class Coefficient:
     def text(self) -> str:
         """One line of a table."""
         if self.se is None or self.z is None or self.p is None:
-            return f"{self.estimate:.5g}"
+            return f"{self.estimate:.5g}" + (f" ({self.untold})" if self.untold else "")
         chance = "p < .001" if self.p < 0.001 else f"p = {self.p:.3f}".replace("0.", ".", 1)
         z = f"{self.z:.2f}" if abs(self.z) < 1e6 else f"{self.z:.3g}"
         return f"{self.estimate:.5g} (se {self.se:.4g}, z {z}, {chance})"

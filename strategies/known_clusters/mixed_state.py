@@ -194,7 +194,7 @@ class MixedModelState:
         ]
         self.covariance[places] = units.covariances(known[0].covariance)
         self.around = units.covariances(known[-1].covariance[0])
-        self.unknown = units.matrix @ found.found.middle.unknown
+        self.unknown = units.matrix @ (units.sound[:, None] * found.found.middle.unknown)
         with np.errstate(divide="ignore", over="ignore"):
             users = np.broadcast_to(fit.users, (len(names), *fit.users.shape[1:]))
             self.used[places] = self.gamma[places] = fit.sigma2 / np.diagonal(users, 0, 1, 2)

@@ -24,6 +24,7 @@ from corsage.core.arrays import Arrays, Floats
 from corsage.core.counts import Number
 from corsage.core.errors import ConfigError
 from corsage.core.messages.replies import Replies
+from corsage.solvers.known_clusters.likelihood import noiseless
 from corsage.solvers.known_clusters.newton_rounds import EXACT, NEWTON, change
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree
@@ -63,6 +64,7 @@ from corsage.strategies.known_clusters.covariance_table import (
     CovarianceTable,
     in_words,
 )
+from corsage.strategies.known_clusters.estimation import NOISELESS
 from corsage.strategies.known_clusters.kept_sums import KeptSums
 from corsage.strategies.known_clusters.paths import (
     check_paths,
@@ -250,6 +252,10 @@ class OwnSums:
             fit.refused = {in_words(one.shapes): one.refused for one in tried if one.refused}
         fit.gain = found.gain if self.exact else found.first
         fit.flat = max(BLIND, found.rounding) if self.exact else self.flat
+        if self.exact and noiseless(
+            found.found.middle.square, float(parts.yy.sum()), users.total()[2]
+        ):
+            fit.fault = NOISELESS
         if self.job.loss == "logistic":
             self.state.look(users.total()[0], float(users.counts.sum()))
         fit.likely, fit.intervals = self.uncertain(tree, found, fit, varies)
@@ -287,7 +293,7 @@ class OwnSums:
             return {}, APPROXIMATE
         if self.keys.mixed_intervals == "never":
             return {}, NOT_ASKED
-        if not found.converged:
+        if not fit.converged:
             return {}, NOT_CONVERGED
         always = self.keys.mixed_intervals == "always"
         if not always and work(tree, found, False) > LONG_WORK:

