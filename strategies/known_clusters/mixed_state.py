@@ -54,8 +54,8 @@ class MixedModelKeys(ClusterKeys):
     mixed_variances: str = key(
         "auto",
         "gamma and lambda on auto, from each user's sums: one variance a level, one a coefficient "
-        "(diagonal), any covariance (full), or auto: by the likelihood of users that are left out; "
-        "summed: one variance a level, from sums over the users of each node alone",
+        "(diagonal, as R's x || user), any covariance (full), or auto: by the likelihood of users "
+        "that are left out; summed: one variance a level, from sums over each node's users alone",
         choices=("auto", "one", "diagonal", "full", "summed"),
     )
     mixed_neighbours: str = key(

@@ -199,6 +199,15 @@ def test_published_fits_of_lme4(
     assert found["rows"]["the likelihood"].startswith("converged")
 
 
+@pytest.mark.parametrize("scale", ["federated", "none"])
+def test_a_shifted_column_is_another_model_without_correlations(scale: str, tmp_path: Path) -> None:
+    days, *rest = lme4(*DAYS)
+    for x in (days - 4.5, 60 * 24 * (days - 4.5)):
+        found = run(tmp_path, (x, *rest), mixed_variances="diagonal", scale=scale)
+        unit = np.log(60 * 24) * (x.max() > 10)
+        assert float(found["rows"]["log likelihood"]) + unit == pytest.approx(-876.774, abs=2e-3)
+
+
 def classes(what: str) -> tuple[Array, ...]:
     """Two classes of 400 records; a slope, or a level, may tell them apart."""
     x, y, user, _ = table(np.random.default_rng(3).random(USERS * ROWS) < 0.1)
