@@ -158,7 +158,7 @@ class CovarianceTable:
         if self._none(covariance, number):
             return NO_VARIANCE + self.sure(level, name)
         found = [f"{covariance[number, number]:.5g}{self.sure(level, name)}"]
-        for other in np.flatnonzero(self.varies):
+        for other in np.flatnonzero(self.varies).tolist():
             if other > number and not self._none(covariance, other):
                 value = correlation(covariance, number, other)
                 if abs(value) < NO_CORRELATION:

@@ -212,8 +212,8 @@ class MixedSolution:
         places = [state.clusters.known.index(name) for name in answers]
         sums = [added(own, self.size) for own in answers.values()]
         p, q = np.concatenate([s.P for s in sums]), np.concatenate([s.q for s in sums])
-        here = self.next == NEWTON and state.lam.any()  # else there is no model of all
-        if self.job.loss == "logistic" and here:
+        middle = state.lam.any() and self.next == NEWTON  # without there is no model of all
+        if self.job.loss == "logistic" and middle:
             state.look(p.sum(0), self.records)
         lam, state.used = state.lam[places], state.gamma.copy()
         here = self._around(places, p, q, lam)
