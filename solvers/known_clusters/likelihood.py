@@ -21,7 +21,7 @@ WINDOW = 8
 """So many neighbours on the grid of rho say what the sums are between them."""
 SINGULAR = 1e-12
 """A share of the largest eigenvalue; what is below it says nothing of wbar."""
-EXPLAINED = 1e-11
+ALL_EXPLAINED = 1e-11
 """Labels of which less than this share of their squares around their mean is left have no noise."""
 NO_MOVE = 1e-9
 """Less of a direction of length 1 is rounding."""
@@ -123,4 +123,4 @@ def noiseless(square: float, around: float, whole: float) -> bool:
     They add up to `whole`, and around their mean to `around`.
     """
     rounding = 64 * float(np.finfo(np.float64).eps) * whole
-    return around <= rounding or square <= max(EXPLAINED * around, rounding, NO_NOISE)
+    return around <= rounding or square <= max(ALL_EXPLAINED * around, rounding, NO_NOISE)

@@ -20,7 +20,7 @@ from corsage.solvers.known_clusters.blocks import Sums
 CONSTANT = 1e-10
 """A feature whose variance is a smaller share of its mean square than this is constant."""
 
-FAR = 1e4
+FAR_AWAY = 1e4
 """In deviations of a feature: its squares then have eight digits more than its variance."""
 
 
@@ -59,11 +59,11 @@ class Standard:
         """The same sizes, for features as a table has them: theta is matrix^-1 of its coefficients.
 
         Then a coefficient's deviations do not depend on another's, as they do around other means.
-        A feature whose 0 is `FAR` away stays centred: no sums could tell it from an intercept.
+        A feature whose 0 is `FAR_AWAY` away stays centred: no sums could tell it from an intercept.
         """
         inner = matrix @ self.matrix
         sizes, offsets = np.diag(inner), inner[-1] / inner[-1, -1]
-        far = np.abs(offsets) > FAR
+        far = np.abs(offsets) > FAR_AWAY
         far[-1] = False
         raw = np.linalg.inv(matrix) * sizes
         return replace(self, matrix=np.where(far, self.matrix, raw))

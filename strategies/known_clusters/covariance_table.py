@@ -16,7 +16,7 @@ from corsage.solvers.known_clusters.variances.covariance_fit import (
 )
 from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, FULL, ONE, Shape
 from corsage.solvers.known_clusters.variances.uncertainty import RECORDS, Likely
-from corsage.strategies.known_clusters.estimation import HELD, NO_NOISE
+from corsage.strategies.known_clusters.estimation import HELD, ZERO_NOISE
 from corsage.strategies.rounds.results import Finding
 
 SHAPE_WORDS = {ONE: "one variance", DIAGONAL: "a variance a coefficient", FULL: "any covariance"}
@@ -108,7 +108,7 @@ class CovarianceTable:
 
     def _records(self) -> str:
         if self.fit.fault:
-            return NO_NOISE
+            return ZERO_NOISE
         share = f", {percent(self.fit.shares[0])}" if self.fit.shares else ""
         return f"{self.unit**2 * self.fit.sigma2:.5g}{self.sure(RECORDS)}{share}"
 

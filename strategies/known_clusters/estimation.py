@@ -53,7 +53,7 @@ NOISELESS = (
     "records to measure anything by"
 )
 HELD = "not told by these data, held at 0: {}"
-NO_NOISE = "0, to rounding"
+ZERO_NOISE = "0, to rounding"
 WIDER = 4
 """Exchanges more at most, where users differ so much that the best ratio is beyond the grid."""
 BEYOND_GRID = (
@@ -134,7 +134,7 @@ class LikelihoodFit:
         ]
         if self.fault:
             rows = [
-                ("between records (sigma^2)", NO_NOISE),
+                ("between records (sigma^2)", ZERO_NOISE),
                 *rows[1:],
                 ("the likelihood", self.fault),
             ]

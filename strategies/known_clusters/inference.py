@@ -37,7 +37,7 @@ from corsage.strategies.rounds.turns import Script
 
 MOST_LISTED, MOST_ESTIMATES = 2000, 20_000
 """Of more users, or of more coefficients of all, nobody is asked: their models are in files."""
-CONSTANT = "left out: its column is constant"
+LEFT_OUT_CONSTANT = "left out: its column is constant"
 SHARED = "not told from those of columns that it is a sum of; of the best values the shortest"
 LIKELIHOODS = ("squared", "logistic")
 LAPLACE = "Laplace's approximation, given the variances"
@@ -191,7 +191,7 @@ class Inference:
         open_ = self.units.open(self.state.unknown)
         constant = 1 - self.covariance.units.sound if self.covariance.kinds else 0 * values
         return [
-            Coefficient(name, value, None, CONSTANT if left_out else SHARED)
+            Coefficient(name, value, None, LEFT_OUT_CONSTANT if left_out else SHARED)
             if left_out or unsure
             else Coefficient(name, value, float(error))
             for (name, value), error, unsure, left_out in zip(

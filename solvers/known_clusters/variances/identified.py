@@ -30,15 +30,15 @@ from corsage.solvers.known_clusters.lanes import AT_ONCE
 from corsage.solvers.known_clusters.mixed_model import by_cluster
 from corsage.solvers.known_clusters.tree import Tree
 
-NOTHING = 1e-9
+NOTHING_LEFT = 1e-9
 """A share of what is there before the coefficients of all are taken out: less is rounding."""
 DEPENDENT = 1e-8
 """The same of what is left when the variances before are taken out."""
-NOISE = "the variance between records"
-CONSTANT = "its column is constant within each {}"
+NOISE_WORDS = "the variance between records"
+CONSTANT_WITHIN = "its column is constant within each {}"
 NOWHERE = "its column is constant"
 ALONE = "it shows in rows of one {} alone, or there are no more rows than coefficients"
-SINGLE = "there is one {}"
+ONE_UNIT = "there is one {}"
 A_SUM = "these data tell only the sum of it and {}"
 
 Reasons = dict[int, str]
@@ -142,12 +142,12 @@ def flat(units: Units, which: Ints, unit: str) -> Reasons:
     shown, shared = (np.diag(part) for part in Information([inner], which, 0.0).pair(0, 0))
     found = Reasons()
     for c, constant, alone in zip(
-        which.tolist(), around <= NOTHING * before, shown <= NOTHING * shared, strict=True
+        which.tolist(), around <= NOTHING_LEFT * before, shown <= NOTHING_LEFT * shared, strict=True
     ):
         if constant or alone:
-            found[c] = (CONSTANT if constant else SINGLE if len(inner.a) == 1 else ALONE).format(
-                unit
-            )
+            found[c] = (
+                CONSTANT_WITHIN if constant else ONE_UNIT if len(inner.a) == 1 else ALONE
+            ).format(unit)
     return found
 
 
@@ -186,14 +186,14 @@ def untold(tree: Tree, varies: Ints, names: Sequence[str], intercept: bool) -> l
     slopes = which[which != last] if intercept else which[:0]
     found = [flat(own, slopes, unit) for own, unit in zip(known.levels, units, strict=True)]
     g, before = known.whole()
-    words = [NOISE, *(f"that of {names[c]} between {unit}s" for unit in units for c in which)]
+    words = [NOISE_WORDS, *(f"that of {names[c]} between {unit}s" for unit in units for c in which)]
     basis = Basis(g, [0], np.sqrt(g[:1, :1]))
     places = [(at, c) for at in range(len(units)) for c in which.tolist()]
     for row, (at, c) in enumerate(places, 1):
         if c in found[at]:
             continue
-        if g[row, row] <= NOTHING * before[row]:
-            alone = SINGLE if len(known.levels[at].a) == 1 else ALONE
+        if g[row, row] <= NOTHING_LEFT * before[row]:
+            alone = ONE_UNIT if len(known.levels[at].a) == 1 else ALONE
             found[at][c] = alone.format(units[at])
         elif (other := basis.add(row)) is not None:
             found[at][c] = A_SUM.format(words[other])

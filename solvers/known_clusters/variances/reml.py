@@ -29,7 +29,7 @@ from corsage.solvers.known_clusters.mixed_model import (
     unpack,
 )
 from corsage.solvers.known_clusters.variances.covariance import Covariances, covariances
-from corsage.solvers.known_clusters.variances.identified import A_SUM, NOISE, SINGLE
+from corsage.solvers.known_clusters.variances.identified import A_SUM, NOISE_WORDS, ONE_UNIT
 from corsage.solvers.known_clusters.variances.ratios import Close, Profile
 
 RHO_GRID: Floats = np.concatenate([[0.0], np.geomspace(1e-4, 1e2, 24)])
@@ -85,9 +85,9 @@ class RemlSums:
     def untold(self) -> str:
         """Why these sums do not tell the variance between users; empty: they do."""
         if self.users.sum() == 1:
-            return SINGLE.format("user")
+            return ONE_UNIT.format("user")
         if (self.records == self.users).all():
-            return A_SUM.format(NOISE)
+            return A_SUM.format(NOISE_WORDS)
         return A_SUM.format("that between clusters") if (self.users == 1).all() else ""
 
     def held(self) -> RemlSums:

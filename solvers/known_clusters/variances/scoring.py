@@ -26,7 +26,7 @@ GAIN = 1e-13
 """A step that would make the deviance less by less than this is not taken any more."""
 BLIND = 1e-6
 """A search that ends where a step would gain less has converged."""
-ROUNDING = 64 * float(np.finfo(np.float64).eps)
+DEVIANCE_ROUNDING = 64 * float(np.finfo(np.float64).eps)
 """A sum of squares less what is explained of it has an error of less than this share of it."""
 TOLD = 1e-10
 """Slopes tell this gain from none, whatever rounding leaves of a large deviance."""
@@ -163,7 +163,7 @@ class Scoring:
     def rounding(self, now: Point) -> float:
         """Rounding of the deviance: of what is left of all labels, over sigma^2, and of itself."""
         square = float(self.tree.users.yy.sum()) / now.found.middle.sigma2
-        return ROUNDING * (abs(now.deviance) + square)
+        return DEVIANCE_ROUNDING * (abs(now.deviance) + square)
 
     def settled_above(self, now: Point) -> Point:
         """Below very many users' covariances the best ones of the levels above them.

@@ -22,7 +22,7 @@ FULL_TIMES = 8
 """Factor of the steps that a full covariance takes."""
 
 
-SLACK = 1e-6
+INTERVAL_ROUNDING = 1e-6
 """A share of an interval that is rounding."""
 
 
@@ -38,7 +38,7 @@ class Likely:
         """True if a value is within the interval, or none is known."""
         if self.low is None or self.high is None:
             return True
-        slack = SLACK * self.high
+        slack = INTERVAL_ROUNDING * self.high
         return self.low - slack <= value <= self.high + slack
 
     def times(self, factor: float) -> Likely:
