@@ -33,7 +33,7 @@ TOLD = 1e-10
 NEAR_GAIN = 100.0
 """Below this gain levels above very many users are settled: a deviance's fall is no way off."""
 SCORING_STEPS = 200
-LEAST_DAMPING, MOST_DAMPING = 1e-9, 1e12
+NO_DAMPING, MOST_DAMPING = 1e-9, 1e12
 """Less damping is none, and with more no step is left."""
 WIDEST_ROOT = 1e4
 """Users that differ a hundred million times as much as records: rounding hides what is beyond."""
@@ -251,7 +251,7 @@ def stepped(
         fall = now.deviance - after.deviance if after else -np.inf
         if after and (fall > 0.1 * expected or (gain < rounding and fall > -rounding)):
             eased = damping / (10 if fall > 0.5 * expected else 1)
-            return after, max(eased, LEAST_DAMPING), gain
+            return after, max(eased, NO_DAMPING), gain
         damping *= 10
     return None, damping, gain
 
