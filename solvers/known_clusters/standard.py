@@ -5,12 +5,12 @@ and divided by their deviations. Then one variance for all coefficients, or one 
 correlation, means the same whatever the features were measured in. From the users' sums alone.
 
 Where 0 of a column is a place that is meant (days since a study began), coefficients that are not
-correlated at 0 are another model than such that are not at the mean: `uncentred` is for that one.
+correlated at 0 are another model than such that are not at the mean: `zero` is for that one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -40,8 +40,15 @@ class Standard:
     sound: Floats
 
     @classmethod
-    def of(cls, a: Floats, b: Floats, records: float, intercept: bool) -> Standard:
-        """From the sums over all users of A (d, d) and b (d,); the intercept is last."""
+    def of(
+        cls, a: Floats, b: Floats, records: float, intercept: bool, zero: Floats | None = None
+    ) -> Standard:
+        """From the sums over all users of A (d, d) and b (d,); the intercept is last.
+
+        Where units do not differ in the intercept, or independently, features are around their 0:
+        `zero` over its last number (d,), and not around their means. One whose 0 is `FAR_AWAY` is
+        around its mean: no sums could tell it from an intercept.
+        """
         squares, start, means = np.diag(a).copy(), np.zeros(len(b)), np.zeros(len(b))
         count = records
         if intercept:
@@ -49,24 +56,15 @@ class Standard:
             means[:-1], start[-1] = a[-1, :-1] / count, b[-1] / count
             around = squares - count * np.square(means)
             squares = np.where(around > CONSTANT * squares, around, 0.0)
+            if zero is not None:
+                away = means[:-1] - zero[:-1] / zero[-1]
+                far = np.square(away) * count > FAR_AWAY**2 * squares[:-1]
+                means[:-1] -= np.where(far, 0.0, away)
         sound = squares > 0
         inverse = np.sqrt(count / np.where(sound, squares, count))
         matrix = np.diag(inverse)
         matrix[-1] -= means * inverse
         return cls(matrix, start, sound.astype(np.float64))
-
-    def uncentred(self, matrix: Floats) -> Standard:
-        """The same sizes, for features as a table has them: theta is matrix^-1 of its coefficients.
-
-        Then a coefficient's deviations do not depend on another's, as they do around other means.
-        A feature whose 0 is `FAR_AWAY` away stays centred: no sums could tell it from an intercept.
-        """
-        inner = matrix @ self.matrix
-        sizes, offsets = np.diag(inner), inner[-1] / inner[-1, -1]
-        far = np.abs(offsets) > FAR_AWAY
-        far[-1] = False
-        raw = np.linalg.inv(matrix) * sizes
-        return replace(self, matrix=np.where(far, self.matrix, raw))
 
     @property
     def density(self) -> float:

@@ -17,6 +17,7 @@ import numpy as np
 from corsage.core.arrays import Arrays, Floats
 from corsage.solvers.known_clusters.variances.covariance import unknown
 from corsage.solvers.known_clusters.variances.covariance_fit import correlation, none
+from corsage.solvers.known_clusters.variances.shape_choice import numbers
 from corsage.solvers.known_clusters.variances.shapes import FULL
 from corsage.solvers.known_clusters.variances.uncertainty import RECORDS, Likely
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort
@@ -104,14 +105,44 @@ class Inference:
             self._clusters(noise),
             self._correlations(),
             self.covariance.intervals or (SUMS_OF_SEVERAL if self.fitted is not None else ""),
+            self._likelihood(),
         )
+
+    def _likelihood(self) -> dict[str, Any]:
+        """The restricted log likelihood of the table as it is, and the model that it is of."""
+        fit = self.covariance
+        if not fit.kinds or self.loss != "squared":
+            return {}
+        levels = zip(fit.levels, fit.kinds, fit.varying, strict=True)
+        at_zero, names = self.solution.own_sums.at_zero, self.units.names
+        return {
+            "loglik": fit.loglik + self.units.density(self.solution.records),
+            "records": self.solution.records,
+            "squares": fit.squares * self.units.label**2,
+            "fixed": names,
+            "levels": {
+                level: {
+                    "shape": kind,
+                    "varying": [names[n] for n in which],
+                    "at_zero": at_zero,
+                }
+                for level, kind, which in levels
+            },
+            "apart": len(fit.names),
+            "numbers": 1 + numbers(fit.shapes(len(names))),
+            "converged": fit.converged,
+        }
+
+    @property
+    def _which(self) -> list[int]:
+        """The coefficients that differ between users."""
+        varies, d = self.varies, len(self.units.names)
+        return list(range(d)) if varies is None else np.flatnonzero(varies).tolist()
 
     @property
     def _varying(self) -> list[int]:
-        """The coefficients that may differ between users."""
-        if self.covariance.kinds:
-            return self.covariance.varying[0]
-        return list(range(len(self.units.names))) if self.varies is None else [-1]
+        """The same but for those that are held, as the data do not tell their variances."""
+        return self.covariance.varying[0] if self.covariance.kinds else self._which
 
     @property
     def _one_model(self) -> bool:
@@ -243,7 +274,7 @@ class Inference:
 
     def _covariances(self) -> list[Component]:
         """Of each level, by coefficient where several vary; in the data's units."""
-        fit, units, varies = self.covariance, self.units, self.varies
+        fit, units, which = self.covariance, self.units, self._which
         shares: list[float | None] = [*fit.shares] or [None] * len(fit.levels)
         noise = fit.sigma2 * units.label**2 if self.loss == "squared" else LATENT
         found = []
@@ -251,20 +282,21 @@ class Inference:
             found.append(Component("residual", noise, shares[0], **self._sure(RECORDS)))
         for share, (level, covariance) in zip(shares[1:], fit.levels.items(), strict=False):
             own, sizes = units.matrix @ covariance @ units.matrix.T, fit.sizes(units.matrix)
-            if varies is not None and varies.sum() == 1:
-                value, what = float(own[-1, -1]), f"{level}: {units.names[-1]}"
+            if len(which) == 1:
+                n = which[0]
+                value, what = float(own[n, n]), f"{level}: {units.names[n]}"
                 found.append(Component(level[:-1], value, share, value == 0.0, **self._sure(what)))
                 continue
             if share is not None and shares[0]:
                 found.append(Component(level[:-1], noise * share / shares[0], share))
             found += [
                 Component(
-                    f"{level[:-1]}: {name}",
+                    f"{level[:-1]}: {units.names[n]}",
                     float(own[n, n]),
                     at_boundary=none(own, n, sizes),
-                    **self._sure(f"{level}: {name}"),
+                    **self._sure(f"{level}: {units.names[n]}"),
                 )
-                for n, name in enumerate(units.names)
+                for n in which
             ]
         return found
 
@@ -293,9 +325,9 @@ class Inference:
 
     def _latent(self, spread: dict[str, list[float]]) -> list[Component]:
         """By coefficient; of random intercepts with their share in the variance of a score."""
-        names = self.units.names
+        names = [self.units.names[n] for n in self._which]
         lists = {what[:-1]: values for what, values in spread.items()}
-        if self.solution.varies is None:
+        if self.varies is None or len(names) > 1:
             return [
                 Component(f"{what}: {name}", value)
                 for what, values in lists.items()

@@ -139,6 +139,7 @@ class LinearSummary:
     clusters : by their names, where there are several.
     correlations : of all pairs of coefficients that vary.
     intervals : how those of variances were found, or why there are none.
+    likelihood : the restricted likelihood and the model that it is of; empty if there is none.
     """
 
     coefficients: list[Coefficient]
@@ -151,6 +152,7 @@ class LinearSummary:
     clusters: dict[str, ClusterEstimate] = field(default_factory=dict)
     correlations: list[Correlation] = field(default_factory=list)
     intervals: str = ""
+    likelihood: dict[str, Any] = field(default_factory=dict)
 
     def json(self) -> dict[str, Any]:
         """As the result's file has it."""
@@ -164,6 +166,7 @@ class LinearSummary:
             "varying": self.varying,
             "errors": self.errors,
             "units": self.units,
+            "likelihood": self.likelihood,
         }
 
     def findings(self) -> list[Finding]:

@@ -37,7 +37,7 @@ from corsage.strategies.known_clusters.coins.conversation import (
 from corsage.strategies.known_clusters.coins.impossible import step_fault
 from corsage.strategies.known_clusters.estimation import VarianceEstimation
 from corsage.strategies.known_clusters.own_sums import TRAVELLED, OwnSums
-from corsage.strategies.known_clusters.units import Units
+from corsage.strategies.known_clusters.units import Units, varying
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding, few_rows
 from corsage.strategies.rounds.turns import Script
@@ -99,9 +99,7 @@ class MixedSolution:
     @property
     def varies(self) -> Floats | None:
         """1 for each coefficient that differs between users, else 0 (d,); None: all do."""
-        if self.keys.mixed_random == "all":
-            return None
-        return np.append(np.zeros(self.size - 1), 1.0)
+        return varying(self.job, self.size, self.keys.mixed_random)
 
     @property
     def units(self) -> Units:

@@ -132,6 +132,12 @@ class OwnSums:
         self.state.estimates.way = SUMMED if obstacle else USERS
         if obstacle and self.keys.mixed_variances not in (AUTO, SUMMED):
             raise ConfigError(f"mixed-variances={self.keys.mixed_variances}: {obstacle}.")
+        if obstacle and self.exact and self.some_columns:
+            named = ",".join(self.keys.mixed_random)
+            raise ConfigError(
+                f"mixed-random={named}: takes variances from each user's sums, or numbers for both "
+                f"strengths: {obstacle}."
+            )
         if obstacle and self.keys.mixed_variances == AUTO and self.wanted:
             self.job.note(f"one variance a level, for features as they are: {obstacle}")
 
@@ -139,6 +145,20 @@ class OwnSums:
     def wanted(self) -> bool:
         """True if both strengths are to be estimated."""
         return self.keys.known_gamma == self.keys.known_lambda == AUTO
+
+    @property
+    def some_columns(self) -> bool:
+        """True if not all coefficients differ, and others than the intercept alone do."""
+        return self.varies is not None and (self.varies.sum() != 1 or not self.varies[-1])
+
+    @property
+    def at_zero(self) -> bool:
+        """True if features are around their 0 and not their means, as those of R's models are.
+
+        It makes no difference to a full covariance, but where intercepts do not differ.
+        """
+        meet = self.varies is not None and not self.varies[-1]
+        return self.job.config.model.intercept and (meet or self.keys.mixed_variances == DIAGONAL)
 
     @property
     def on(self) -> bool:
@@ -244,7 +264,7 @@ class OwnSums:
         found, tried = self.fitted(tree, users, varies, number)
         shares = explained(tree, found) if self.exact else self.latent(found)
         before = self.state.estimates.covariance
-        fit = CovarianceFit.of(found, units, names, shares)
+        fit = CovarianceFit.of(found, units, names, shares, float(parts.yy.sum()))
         fit.held = held
         fit.held_out, fit.refused = before.held_out, before.refused
         if tried:
@@ -321,10 +341,8 @@ class OwnSums:
         square, slope, _ = users.total()
         slope = slope if self.exact else np.zeros(len(self.state.model))
         records, intercept = float(users.counts.sum()), self.job.config.model.intercept
-        found = Standard.of(square, slope, records, intercept)
-        if self.keys.mixed_variances != DIAGONAL:
-            return found
-        return found.uncentred(Units.of(self.job, len(slope)).matrix)
+        zero = Units.of(self.job, len(slope)).matrix[-1] if self.at_zero else None
+        return Standard.of(square, slope, records, intercept, zero)
 
     def fitted(
         self, tree: Tree, users: Users, varies: Floats, number: int
