@@ -87,13 +87,13 @@ class Fit:
 def part_of(own: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """True if one level's covariance is a case of another's.
 
-    Without correlations coefficients are those around the means of columns, or around 0 where
-    intercepts do not vary: these are no case of each other.
+    Without correlations coefficients are those around the means of columns, or where these are 0:
+    they are no case of each other, but for intercepts alone.
     """
     mine, theirs = set(own["varying"]), set(other["varying"])
     if other["shape"] == FULL or not mine <= theirs:
         return mine <= theirs
-    if ("intercept" in mine) != ("intercept" in theirs):
+    if own["at_zero"] != other["at_zero"] and mine != {"intercept"}:
         return False
     if other["shape"] == ONE:
         return own["shape"] == ONE and mine == theirs

@@ -108,9 +108,14 @@ class MixedSolution:
 
     @property
     def records(self) -> int:
-        """The training records of all users."""
+        """The training records of all who take part."""
         members = self.job.members.everybody
         return sum(members[user].train for c in self.present.cohorts for user in c.users)
+
+    @property
+    def endless(self) -> str:
+        """Why the likelihood has no top; empty: nothing is known against it."""
+        return self.units.endless(self.state.endless, self.state.first)
 
     @property
     def tolerance(self) -> float:
@@ -205,6 +210,9 @@ class MixedSolution:
         places = [state.clusters.known.index(name) for name in answers]
         sums = [added(own, self.size) for own in answers.values()]
         p, q = np.concatenate([s.P for s in sums]), np.concatenate([s.q for s in sums])
+        middle = state.lam.any() and self.next == NEWTON  # without there is no model of all
+        if self.job.loss == "logistic" and middle:
+            state.look(p.sum(0), self.records)
         lam, state.used = state.lam[places], state.gamma.copy()
         here = self._around(places, p, q, lam)
         found = solved_centres(p, q - (p @ here[..., None])[..., 0], lam)
@@ -256,6 +264,7 @@ class MixedSolution:
             state.pace = state.pace.after(state.change)
         enough = self.tolerance if last == NEWTON else self.tolerance / 100
         state.done = whole if self.exact else settled and state.change < enough
+        state.done = state.done or state.endless.size > 0
 
     @property
     def last(self) -> str:
@@ -320,7 +329,9 @@ class MixedSolution:
         if self.exact:
             return []
         change = f"{self.state.change:.1e}"
-        if not self.state.done:
+        if why := self.endless:
+            change += f"; {why}"
+        elif not self.state.done:
             change += (
                 "; not settled by num-rounds: a larger one goes on; where a user's classes can be "
                 "told apart without error there is no end, and ridge=0.001 makes one"

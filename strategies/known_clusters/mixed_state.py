@@ -8,7 +8,7 @@ import numpy as np
 
 from corsage.core.arrays import INFINITE, Array, Floats
 from corsage.core.keys import key
-from corsage.solvers.known_clusters.newton_rounds import Pace
+from corsage.solvers.known_clusters.newton_rounds import Pace, separated
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.variances.scoring import Fitted
 from corsage.strategies.known_clusters.clusters.cohorts import ClusterNames
@@ -58,8 +58,8 @@ class MixedModelKeys(ClusterKeys):
     mixed_variances: str = key(
         "auto",
         "gamma and lambda on auto, from each user's sums: one variance a level, one a coefficient "
-        "(diagonal), any covariance (full), or auto: by the likelihood of users that are left out; "
-        "summed: one variance a level, from sums over the users of each node alone",
+        "(diagonal, as R's x || user), any covariance (full), or auto: by the likelihood of users "
+        "that are left out; summed: one variance a level, from sums over each node's users alone",
         choices=("auto", "one", "diagonal", "full", "summed"),
     )
     mixed_neighbours: str = key(
@@ -107,6 +107,8 @@ class MixedModelState:
     covariance, around : of w_j (k, d, d) and of wbar (d, d) given the data, in units of the noise;
         of many coefficients only where EM estimates the strengths.
     unknown : directions of wbar that the data leave open (d, r).
+    first : the curvature of all losses at the first models (d, d), of the logistic loss.
+    endless : directions in which classes are told apart without error (d, r): there is no top.
     clusters, strengths : the clusters, and the strengths as they are given or estimated.
     estimates : what those on auto were estimated from.
     sums : those that each user sent, where they are kept.
@@ -125,6 +127,8 @@ class MixedModelState:
     around: Floats
     unknown: Floats
     above: list[dict[str, Floats]] = field(default_factory=list)
+    first: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    endless: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     clusters: ClusterNames = field(default_factory=ClusterNames)
     strengths: Strengths = field(default_factory=Strengths)
     estimates: Estimates = field(default_factory=Estimates)
@@ -158,6 +162,13 @@ class MixedModelState:
         self.lam = np.concatenate([self.lam, lam])
         self.covariance = np.concatenate([self.covariance, np.zeros((len(new), d, d))])
 
+    def look(self, curvature: Floats, records: float) -> None:
+        """See by the curvature (d, d) of all losses if any coefficient grows without end."""
+        if self.first.size:
+            self.endless = separated(curvature, self.first, records)
+        else:
+            self.first = curvature
+
     def place(self, cluster: str) -> int | None:
         """The row of a cluster; None if it is not part of the problem."""
         known = self.clusters.known[: len(self.w)]
@@ -188,7 +199,7 @@ class MixedModelState:
         ]
         self.covariance[places] = units.covariances(known[0].covariance)
         self.around = units.covariances(known[-1].covariance[0])
-        self.unknown = units.matrix @ found.found.middle.unknown
+        self.unknown = units.matrix @ (units.sound[:, None] * found.found.middle.unknown)
         with np.errstate(divide="ignore", over="ignore"):
             users = np.broadcast_to(fit.users, (len(names), *fit.users.shape[1:]))
             self.used[places] = self.gamma[places] = fit.sigma2 / np.diagonal(users, 0, 1, 2)

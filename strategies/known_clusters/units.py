@@ -16,6 +16,13 @@ from corsage.strategies.rounds.job import Job
 SUM_ROUNDING = 1e-6
 """The share of a sum that may be rounding."""
 
+GROWS = 0.1
+"""A coefficient that changes by a smaller share than the one that changes most does not grow."""
+ENDLESS = (
+    "there is no top: {} can tell the classes apart without error, and would grow without end; "
+    "leave such a column out, or join its level with another"
+)
+
 
 @dataclass(frozen=True)
 class Units:
@@ -70,6 +77,18 @@ class Units:
         """The coefficients that change along directions (d, r) that data leave open."""
         moved, size = np.abs(self.matrix @ directions), np.abs(self.matrix) @ np.abs(directions)
         return [bool(row.any()) for row in moved > SUM_ROUNDING * size]
+
+    def endless(self, directions: Floats, curvature: Floats) -> str:
+        """The coefficients that grow in directions (d, r), by the curvature, and what to do."""
+        if not directions.size:
+            return ""
+        back = np.linalg.inv(self.matrix)
+        sizes = np.sqrt(np.diag(back.T @ curvature @ back))[:, None]
+        shares = np.abs(self.matrix @ directions) * sizes
+        which = (shares > GROWS * shares.max(0)).any(1)
+        names = [name for name, grows in zip(self.names, which, strict=True) if grows]
+        slopes = [name for name in names if name != "intercept"]  # it grows with any of them
+        return ENDLESS.format(", ".join(slopes or names))
 
     def density(self, records: int) -> float:
         """The term that makes a restricted log likelihood that of the table as it is.

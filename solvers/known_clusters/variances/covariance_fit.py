@@ -10,7 +10,7 @@ from corsage.core.arrays import Floats
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree
 from corsage.solvers.known_clusters.variances.constraints import NO_DEVIATION
-from corsage.solvers.known_clusters.variances.scoring import Fitted, Scoring
+from corsage.solvers.known_clusters.variances.scoring import BLIND, Fitted, Scoring
 from corsage.solvers.known_clusters.variances.shape_choice import equal_shapes, grouped
 from corsage.solvers.known_clusters.variances.shapes import Shape
 from corsage.solvers.known_clusters.variances.turning import searched
@@ -27,6 +27,8 @@ class CovarianceFit:
     Parameters
     ----------
     kinds : the shape of each level, from the users up: one, diagonal or full.
+    varying : of each level the coefficients that it has a variance of.
+    held : why those of others are 0, by level and number: the data do not tell them.
     names : clusters, if the users' covariance has a size of its own in each; else none.
     x : the numbers of all levels' roots (scoring.py), in standard units.
     units : from standard units to those of the model.
@@ -35,7 +37,8 @@ class CovarianceFit:
     above : of the levels above the clusters, from below, each (d, d).
     loglik : the restricted log likelihood.
     squares : of all labels around their mean: a mark of the data.
-    gain : what following its slope would add to twice that: 0 if it has converged.
+    gain : what following its slope would add to twice that; less than `flat` is nothing.
+    fault : why its likelihood has no top; empty: nothing is known against it.
     shares : of records, users and clusters in the variance of a record; empty if unknown.
     held_out : log likelihood of users that were left out, by the shapes that were tried.
     refused : why others were not judged.
@@ -44,6 +47,8 @@ class CovarianceFit:
     """
 
     kinds: list[str] = field(default_factory=list)
+    varying: list[list[int]] = field(default_factory=list)
+    held: dict[str, str] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     x: Floats = field(default_factory=lambda: np.zeros(0))
     units: Standard = field(default_factory=lambda: Standard(*np.zeros((3, 0))))
@@ -54,6 +59,8 @@ class CovarianceFit:
     loglik: float = 0.0
     squares: float = 0.0
     gain: float = 0.0
+    flat: float = BLIND
+    fault: str = ""
     shares: list[float] = field(default_factory=list)
     held_out: dict[str, float] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
@@ -74,6 +81,7 @@ class CovarianceFit:
         own = [sigma2 * units.covariances(sized(part)) for part in found.covariances]
         return cls(
             kinds=[shape.kind for shape in found.shapes],
+            varying=[shape.varies.tolist() for shape in found.shapes],
             names=names if found.shapes[0].groups > 1 else [],
             x=np.concatenate(found.x),
             units=units,
@@ -87,13 +95,18 @@ class CovarianceFit:
             shares=shares,
         )
 
-    def shapes(self, varies: Floats) -> tuple[Shape, ...]:
+    def shapes(self, d: int) -> tuple[Shape, ...]:
         """The shapes once more."""
-        which, d = np.flatnonzero(varies), len(varies)
         groups = (max(len(self.names), 1), *(1 for _ in self.kinds[1:]))
         return tuple(
-            Shape(kind, which, d, count) for kind, count in zip(self.kinds, groups, strict=True)
+            Shape(kind, np.array(which, np.int64), d, count)
+            for kind, which, count in zip(self.kinds, self.varying, groups, strict=True)
         )
+
+    @property
+    def converged(self) -> bool:
+        """True if the slope of the likelihood is 0."""
+        return self.gain < self.flat and not self.fault
 
     def root(self, cluster: str) -> Floats:
         """L of a cluster's users over sigma (d, d); of a cluster that came later, of the mean."""
@@ -144,7 +157,7 @@ def again(
     Of one kind for all levels, if it had others. `names` are the clusters'; `slow`: half the way.
     """
     shapes = equal_shapes(tree, kind, np.flatnonzero(varies))
-    known = before.shapes(varies) if before.kinds else shapes
+    known = before.shapes(len(varies)) if before.kinds else shapes
     same = len(known) == len(shapes) and (not before.names or before.names == names)
     shapes = known if same else shapes
     whole = grouped(tree, shapes)

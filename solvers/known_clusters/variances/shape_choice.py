@@ -96,7 +96,7 @@ def chosen(
     while True:
         near = best(tried)
         found = searched(grouped(tree, near.shapes), near.shapes, near.x)
-        if near is tried[0].fitted or found.gain < flat:
+        if near is tried[0].fitted or found.converged or found.gain < flat:
             return replace(found, first=max(found.first, near.first)), tried
         tried = [replace(o, refused=NO_END) if o.fitted is near else o for o in tried]
 
@@ -130,8 +130,10 @@ def too_few(tree: Tree, fold: Ints) -> bool:
 
 
 def equal_shapes(tree: Tree, kind: str, varies: Ints) -> tuple[Shape, ...]:
-    """The same kind for all levels."""
-    return tuple(Shape(kind, varies, tree.users.b.shape[1]) for _ in tree.levels)
+    """The same kind for all levels, of what varies and has a variance that the data tell."""
+    d = tree.users.b.shape[1]
+    told = (varies if at.told is None else varies[at.told[varies]] for at in tree.levels)
+    return tuple(Shape(kind, own, d) for own in told)
 
 
 def wider(shapes: tuple[Shape, ...], place: int) -> Iterator[tuple[Shape, ...]]:

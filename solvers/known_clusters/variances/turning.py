@@ -52,7 +52,7 @@ def searched(
 
 def turned(shape: Shape, x: Floats) -> tuple[Shape, Floats]:
     """The same covariance in its own directions, the longest first."""
-    if shape.kind != FULL:
+    if shape.kind != FULL or not shape.size:
         return shape, x
     own = np.tensordot(x[: shape.inner], shape.basis, 1)[shape.varies]
     directions = np.linalg.svd(own)[0].T
@@ -62,8 +62,10 @@ def turned(shape: Shape, x: Floats) -> tuple[Shape, Floats]:
 
 def plain(shape: Shape, x: Floats) -> Floats:
     """The numbers of a turned covariance in the coordinates of the coefficients."""
+    if shape.kind != FULL or not shape.size:
+        return x
     own = np.tensordot(x[: shape.inner], shape.basis, 1)[shape.varies]
-    return np.append(triangle(own), x[shape.inner :]) if shape.kind == FULL else x
+    return np.append(triangle(own), x[shape.inner :])
 
 
 def triangle(root: Floats) -> Floats:

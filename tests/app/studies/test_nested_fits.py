@@ -72,8 +72,11 @@ def test_no_test_of_what_is_not_nested(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def fit(numbers: int, loglik: float, fixed: tuple[str, ...] = ("x",), **levels: Any) -> Fit:
-    """A stored fit; levels are pairs of a shape and the coefficients that vary."""
-    known = {name: {"shape": own[0], "varying": list(own[1])} for name, own in levels.items()}
+    """A stored fit; levels are a shape, the coefficients that vary, and whether around 0."""
+    known = {
+        name: {"shape": own[0], "varying": list(own[1]), "at_zero": own[2:] == (True,)}
+        for name, own in levels.items()
+    }
     marks = {"records": 50, "squares": 1.0, "apart": 0, "converged": True, "fixed": list(fixed)}
     return Fit("a", {**marks, "numbers": numbers, "loglik": loglik, "levels": known})
 
@@ -89,7 +92,11 @@ ONE, SLOPES = ["intercept"], ["x", "z", "intercept"]
         ({"users": ("one", SLOPES)}, {"users": ("diagonal", SLOPES)}, True, 0),
         ({"users": ("diagonal", SLOPES)}, {"users": ("full", SLOPES)}, True, 0),
         ({"users": ("full", ["x", "z"])}, {"users": ("full", SLOPES)}, True, 1),
-        ({"users": ("diagonal", ["x", "z"])}, {"users": ("diagonal", SLOPES)}, False, 1),
+        ({"users": ("diagonal", ["x", "z"], True)}, {"users": ("diagonal", SLOPES)}, False, 1),
+        ({"users": ("diagonal", ["x", "z"], True)}, {"users": ("diagonal", SLOPES, True)}, True, 1),
+        ({"users": ("one", SLOPES)}, {"users": ("diagonal", SLOPES, True)}, False, 0),
+        ({"users": ("diagonal", SLOPES, True)}, {"users": ("full", SLOPES)}, True, 0),
+        ({"users": ("one", ONE)}, {"users": ("diagonal", SLOPES, True)}, True, 2),
         ({"users": ("full", ["x", "z"])}, {"users": ("diagonal", SLOPES)}, False, 1),
         ({"users": ("one", ONE)}, {"users": ("one", ONE), "clusters": ("one", ONE)}, True, 1),
         ({"clusters": ("one", ONE)}, {"users": ("full", SLOPES)}, False, 3),

@@ -331,6 +331,33 @@ def test_searches_neither_swing_nor_creep(
     assert np.median(steps) < 16
 
 
+def nested(seed: int) -> Tree:
+    """A table of few rows: users in clusters of all sizes, whose slopes may differ or not."""
+    rng, k = np.random.default_rng(seed), 15
+    own = np.repeat(np.arange(k), rng.integers(1, 5, k))
+    user = np.repeat(np.arange(len(own)), rng.integers(1, 4, len(own)))
+    x = np.column_stack([rng.standard_normal((len(user), 3)), np.ones(len(user))])
+    spread = rng.choice([0.0, 0.5, 2.0], (2, 4))
+    theta = spread[0] * rng.standard_normal((len(own), 4))
+    theta += (spread[1] * rng.standard_normal((k, 4)))[own]
+    y = (x * theta[user]).sum(1) + rng.choice([0.3, 1.0, 3.0]) * rng.standard_normal(len(user))
+    data = Records(x, y, user, own[user])
+    a, b, yy, counts = data.sums()
+    sums = Standard.of(a.sum(0), b.sum(0), counts.sum(), True).sums(a, b, yy)
+    return Tree(sums, levels_of(own, k), counts * 1.0).thinned()
+
+
+@pytest.mark.parametrize("seed", [5, 12, 15, 22, 24, 26, 27, 28])
+def test_a_search_ends_at_the_top_though_levels_share_what_sigma2_follows(seed: int) -> None:
+    """The scale of two levels at once, less what sigma^2 takes over, had no curvature."""
+    tree = nested(seed)
+    shapes = equal_shapes(tree, DIAGONAL, np.arange(4))
+    found = Scoring(tree, shapes).fitted()
+    assert found.converged and found.found.middle.sigma2 > 0
+    near = [x * 1.01 for x in found.x]
+    assert Scoring(tree, shapes).at(near).deviance > found.deviance - max(BLIND, found.rounding)
+
+
 def test_each_cluster_may_have_a_size_of_its_own() -> None:
     """Sizes of 0.2 and 2: found, and chosen; the covariance is one but for these."""
     rng, n = np.random.default_rng(6), 120
