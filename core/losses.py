@@ -27,6 +27,7 @@ class ScalarLoss:
     above : curvature of a parabola through phi(u), with its slope there, that phi is below.
     bound : the largest curvature there is.
     classes : y are the two classes 0 and 1; else y are numbers.
+    mean : the mean of y by u: a model of a family of likelihoods predicts it.
     """
 
     name: str
@@ -36,6 +37,7 @@ class ScalarLoss:
     above: Function
     bound: float
     classes: bool
+    mean: Callable[[Tensor], Tensor] = lambda u: u
 
 
 def sign(y: Tensor, like: Tensor) -> Tensor:
@@ -59,6 +61,7 @@ LOGISTIC = ScalarLoss(
     above=lambda u, y: torch.where(u.abs() < 1e-4, 0.25, torch.tanh(u / 2) / (2 * u)),
     bound=0.25,
     classes=True,
+    mean=torch.sigmoid,
 )
 SQUARED_HINGE = ScalarLoss(
     "squared-hinge",
