@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from corsage.core.losses import LOGISTIC, Function, ScalarLoss
+from corsage.core.losses import LOGISTIC, Function, Link, ScalarLoss
 
-Link = Callable[[Tensor], Tensor]
 SMALLEST = 1e-12
-"""A label of 0 is this where its logarithm is taken: only of rows that are none."""
+"""The least mean, or share, of which a logarithm is taken."""
 
 
 class Row(NamedTuple):
@@ -59,16 +58,17 @@ class Family:
         """As the key `loss` has it."""
         return self.loss.name
 
-    def score(self, mean: Tensor) -> Tensor:
-        """The link: the score of a mean."""
-        return torch.logit(mean) if self.loss.mean is torch.sigmoid else mean.log()
-
 
 def _deviance(
-    name: str, value: Function, slope: Function, curvature: Function, mean: Link = torch.exp
+    name: str,
+    value: Function,
+    slope: Function,
+    curvature: Function,
+    mean: Link = torch.exp,
+    link: Link = lambda mean: mean.clamp(min=SMALLEST).log(),
 ) -> ScalarLoss:
     """A loss that is half a deviance; its curvature has no bound: 1 is its size near a score of 0."""
-    return ScalarLoss(name, value, slope, curvature, curvature, 1.0, classes=False, mean=mean)
+    return ScalarLoss(name, value, slope, curvature, curvature, 1.0, False, mean, link)
 
 
 def _ylog(y: Tensor) -> Tensor:
@@ -133,6 +133,7 @@ BINOMIAL_LOSS = _deviance(
     lambda u, y: torch.sigmoid(u) - y,
     lambda u, y: torch.sigmoid(u) * torch.sigmoid(-u),
     mean=torch.sigmoid,
+    link=lambda mean: torch.logit(mean, SMALLEST),
 )
 
 BERNOULLI = Family(

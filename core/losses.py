@@ -13,7 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from corsage.core.configuration.key_groups import LIKELIHOODS
+
 Function = Callable[[Tensor, Tensor], Tensor]
+Link = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class ScalarLoss:
     above : curvature of a parabola through phi(u), with its slope there, that phi is below.
     bound : the largest curvature there is.
     classes : y are the two classes 0 and 1; else y are numbers.
-    mean : the mean of y by u: a model of a family of likelihoods predicts it.
+    mean, link : the mean of y by u, which a family's model predicts, and the way back.
     """
 
     name: str
@@ -37,7 +40,8 @@ class ScalarLoss:
     above: Function
     bound: float
     classes: bool
-    mean: Callable[[Tensor], Tensor] = lambda u: u
+    mean: Link = lambda u: u
+    link: Link = lambda mean: mean
 
 
 def sign(y: Tensor, like: Tensor) -> Tensor:
@@ -62,6 +66,7 @@ LOGISTIC = ScalarLoss(
     bound=0.25,
     classes=True,
     mean=torch.sigmoid,
+    link=torch.logit,
 )
 SQUARED_HINGE = ScalarLoss(
     "squared-hinge",
@@ -106,5 +111,9 @@ def scalar_loss(name: str, delta: float = 1.0) -> ScalarLoss | None:
     """The loss of that name; None for cross-entropy, which has an output for each class."""
     if name == "huber":
         return huber(delta)
+    if name in LIKELIHOODS:
+        from corsage.core.families import FAMILIES  # which are made of what is here
+
+        return FAMILIES[name].loss
     known = {loss.name: loss for loss in (LOGISTIC, SQUARED_HINGE, SQUARED_LOSS)}
     return known.get(name)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from corsage.core.configuration.data_keys import FEDERATED
-from corsage.core.errors import DataError
+from corsage.core.configuration.data_keys import BY_USER, FEDERATED
+from corsage.core.configuration.key_groups import LIKELIHOODS
+from corsage.core.errors import ConfigError, DataError
 from corsage.core.tables.column_facts import (
     CATEGORY,
     EMPTY,
@@ -147,18 +148,20 @@ class Policy:
     missing, scaling : keys of the same names.
     centred : whether there is an intercept, which makes up for a shift.
     reference : whether the first level of a category has no input, as the intercept stands for it.
+    likelihood : whether labels are those of a family of likelihoods: they keep their unit.
     """
 
     missing: str = "refuse"
     scaling: str = FEDERATED
     centred: bool = True
     reference: bool = False
+    likelihood: bool = False
 
     def agree(self, said: Sequence[TableFacts], numbers: bool) -> Preparation:
         """The preparation for these tables: their columns are those that most of them have."""
         names = Counter(frozenset(one.names) for one in said)
         usual = max(names, key=lambda n: (names[n], sorted(n)))
-        return agreed(
+        found = agreed(
             [one for one in said if frozenset(one.names) == usual],
             missing=self.missing,
             scaling=self.scaling,
@@ -166,15 +169,22 @@ class Policy:
             reference=self.reference,
             centred=self.centred,
         )
+        return replace(found, label=Label(found.label.name)) if self.likelihood and numbers else found
 
 
 def policy_of(config: Config) -> Policy:
     """The policy of a run."""
     keys: Any = config.device_data
     linear = config.model.model == "linear"
+    likelihood = config.model.loss in LIKELIHOODS
+    if likelihood and keys.scaling == BY_USER:
+        raise ConfigError(
+            f"scale=user: labels of loss={config.model.loss} keep their unit; set scale=federated."
+        )
     return Policy(
         keys.missing,
         keys.scaling,
         centred=not linear or config.model.intercept,
         reference=linear and config.model.intercept,
+        likelihood=likelihood,
     )

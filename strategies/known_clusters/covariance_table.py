@@ -22,6 +22,7 @@ SHAPE_WORDS = {ONE: "one variance", DIAGONAL: "a variance a coefficient", FULL: 
 SYMBOLS = {"users": "s^2", "clusters": "sb^2"}
 AT_BOUNDARY = "0, at the boundary: as far as these data tell, {} do not differ"
 NO_VARIANCE = "0, at the boundary: as far as these data tell, it is the same for all"
+QUASI = "penalised quasi-likelihood"
 NOT_ENDING = (
     "not converged: users differ without end, or a hundred million times as much as the records of "
     "each: next to nothing is known of the variance between records"
@@ -68,6 +69,8 @@ class CovarianceTable:
 
     def converged(self) -> str:
         """The end of the search in words: the slope of the likelihood, 0 or not."""
+        if self.fit.generalised.open:
+            return f"no top: it grows for ever along {', '.join(self.fit.generalised.open)}"
         if self.fit.gain < self.flat:
             return f"converged: its slope is 0 (to gain: {max(self.fit.gain, 0.0):.0e})"
         if self.exact:
@@ -76,13 +79,16 @@ class CovarianceTable:
 
     def findings(self) -> list[Finding]:
         """Variances in the data's units."""
-        how = "restricted maximum likelihood" if self.exact else "Laplace's approximation"
+        how = "restricted maximum likelihood" if self.exact else QUASI
+        how = self.fit.generalised.how or how
         rows = [("between records (sigma^2)", self._records())] if self.exact else []
         for level, covariance in self.fit.levels.items():
             rows += self._level(level, self.matrix @ covariance @ self.matrix.T)
         if self.fit.intervals:
             rows.append(("intervals", self.fit.intervals))
         rows.append(("shapes", self.shapes()))
+        if aic := self.fit.generalised.aic:
+            rows.append(("log likelihood", f"{self.fit.loglik:.3f} (AIC {aic:.3f})"))
         if self.exact:
             rows.append(("log likelihood", f"{self.fit.loglik + self.density:.3f}"))
         rows.append(("the likelihood", self.converged()))

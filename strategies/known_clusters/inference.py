@@ -22,6 +22,7 @@ from corsage.strategies.known_clusters.clusters.cohorts import Cohort
 from corsage.strategies.known_clusters.coins.conversation import Answer, Request, ask_each
 from corsage.strategies.known_clusters.coins.impossible import summary_fault
 from corsage.strategies.known_clusters.covariance_table import SUMS_OF_SEVERAL
+from corsage.strategies.known_clusters.generalised import FAMILY_LOSSES
 from corsage.strategies.known_clusters.linear_summary import (
     ClusterEstimate,
     Coefficient,
@@ -31,13 +32,14 @@ from corsage.strategies.known_clusters.linear_summary import (
     UserEstimate,
 )
 from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
+from corsage.strategies.known_clusters.outcome import OPEN
 from corsage.strategies.known_clusters.own_sums import LATENT
 from corsage.strategies.rounds.turns import Script
 
 MOST_LISTED, MOST_ESTIMATES = 2000, 20_000
 """Of more users, or of more coefficients of all, nobody is asked: their models are in files."""
-LIKELIHOODS = ("squared", "logistic")
-LAPLACE = "Laplace's approximation, given the variances"
+QUASI_ERRORS = "penalised quasi-likelihood, given the variances"
+INFORMATION = "the observed information of the marginal likelihood ({})"
 
 
 def inferred(solution: MixedSolution) -> Script[LinearSummary | None]:
@@ -70,7 +72,9 @@ class Inference:
         self.loss, self.varies = solution.job.loss, solution.varies
         self.whole = model.loss_scale != "mean" and not model.ridge
         found = self.fitted is not None or bool(self.covariance.kinds)
+        self.generalised = self.covariance.generalised
         self.residual = self.loss == "squared" and self.whole and not found  # sigma^2 is of those
+        self.residual |= bool(self.generalised.how)  # and so is overdispersion
 
     # The question.
 
@@ -121,12 +125,17 @@ class Inference:
 
     def _noise(self, answers: list[Answer]) -> tuple[float | None, str]:
         """sigma^2 in the model's units, if standard errors can be given; how, or why not."""
-        if self.loss not in LIKELIHOODS:
+        if self.loss not in ("squared", *FAMILY_LOSSES):
             return None, f"none: loss={self.loss} is no likelihood"
         if not self.whole:
             return None, "none: losses are no likelihood with loss-scale=mean or a ridge"
+        if self.generalised.open:
+            return None, f"none: {OPEN}: {', '.join(self.generalised.open)}"
+        if self.generalised.how:
+            end = "" if self.state.done else "; not at its top: more num-rounds"
+            return 1.0, INFORMATION.format(self.generalised.how) + end
         if self.loss == "logistic":
-            how = "maximum likelihood" if self._one_model or self._alone else LAPLACE
+            how = "maximum likelihood" if self._one_model or self._alone else QUASI_ERRORS
             return 1.0, how + ("" if self.state.done else "; the models are not settled")
         if self.fitted is not None:
             return self.fitted.sigma2, "given the variances"

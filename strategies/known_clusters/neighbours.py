@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from corsage.core.arrays import Floats
+from corsage.core.configuration.key_groups import LIKELIHOODS
 from corsage.core.counts import EXAMPLES
 from corsage.core.messages.replies import Replies
 from corsage.strategies.known_clusters.coins.conversation import evaluations_of
@@ -133,7 +134,8 @@ def wanted(solution: MixedSolution) -> bool:
     """True if the strengths were found, not given, and there are exchanges to spare."""
     at_home = solution.job.members.at_home
     asked = {"simulations": at_home, "always": True, "never": False}
-    return asked[solution.keys.mixed_neighbours] and solution.own_sums.wanted
+    alone = solution.job.loss in LIKELIHOODS or bool(solution.likelihood.columns)
+    return asked[solution.keys.mixed_neighbours] and solution.own_sums.wanted and not alone
 
 
 def whole(evaluation: Replies, solution: MixedSolution) -> bool:

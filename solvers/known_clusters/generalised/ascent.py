@@ -7,13 +7,13 @@ radius grows where the quadratic foretold the gain, and shrinks where it did not
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from corsage.core.arrays import Floats
 
-SETTLED = 1e-9
+SETTLED = 1e-8
 """The likelihood stands at its top if Newton's step would gain less than this."""
 FIRST_RADIUS, LAST_RADIUS = 1.0, 1e-9
 """In standard units: of scores, and of deviations."""
@@ -25,14 +25,14 @@ FAR = 8.0
 """No parameter is as large where the likelihood has a top that data tell."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Ascent:
     """The search.
 
     Parameters
     ----------
-    at : the best place so far, with its `value`, `slope` and `bend`; empty before the first look.
     ahead : the place that is looked at next.
+    at : the best place so far, with its `value`, `slope` and `bend`; empty before the first look.
     radius : how far the next step may lead.
     promised : the gain that the quadratic foretold of the present look.
     looks : places looked at.
@@ -40,35 +40,34 @@ class Ascent:
 
     ahead: Floats
     at: Floats = field(default_factory=lambda: np.zeros(0))
-    value: float = -np.inf
+    value: float = 0.0
     slope: Floats = field(default_factory=lambda: np.zeros(0))
     bend: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     radius: float = FIRST_RADIUS
     promised: float = 0.0
     looks: int = 0
 
-    def look(self, value: float, slope: Floats, bend: Floats, slack: float = 0.0) -> bool:
-        """Take the numbers at the place ahead; True if it is the best one now.
+    def look(self, value: float, slope: Floats, bend: Floats, slack: float = 0.0) -> Ascent:
+        """After the numbers at the place ahead, which is the best one now if they are no less.
 
         `slack`: how much too high the best value may be.
         """
-        self.looks += 1
-        least = self.value - ROUNDING * abs(self.value) - slack if len(self.at) else -np.inf
-        if not (np.isfinite(value) and np.isfinite(bend).all()) or value < least:
-            self.radius = min(self.radius, self.length) / 4
-            self._step()
-            return False
+        looks, sound = self.looks + 1, bool(np.isfinite(value) and np.isfinite(bend).all())
+        if not len(self.at) and not sound:  # nothing is known: nearer to 0
+            return replace(self, ahead=self.ahead / 4, looks=looks)
+        if len(self.at) and (not sound or value < self.value - ROUNDING * abs(value) - slack):
+            nearer = min(self.radius, self.length) / 4
+            return replace(self, radius=nearer, looks=looks).stepped()
+        radius = self.radius
         if len(self.at) and self.promised > 0:
-            share, full = (value - self.value) / self.promised, self.length > 0.9 * self.radius
-            self.radius *= 2.0 if share > 0.5 and full else 0.5 if share < 0.1 else 1.0
-        self.at, self.value, self.slope, self.bend = self.ahead, value, slope, bend
-        self._step()
-        return True
+            share, full = (value - self.value) / self.promised, self.length > 0.9 * radius
+            radius *= 2.0 if share > 0.5 and full else 0.5 if share < 0.1 else 1.0
+        return Ascent(self.ahead, self.ahead, value, slope, bend, radius, 0.0, looks).stepped()
 
     @property
     def length(self) -> float:
         """Of the step ahead."""
-        return float(np.linalg.norm(self.ahead - self.at)) if len(self.at) else np.inf
+        return float(np.linalg.norm(self.ahead - self.at))
 
     @property
     def gain(self) -> float:
@@ -105,11 +104,8 @@ class Ascent:
         """The inverse of the observed information, 0 where there is none."""
         return np.asarray(np.linalg.pinv(-self.bend, rcond=1e-12, hermitian=True))
 
-    def _step(self) -> None:
-        """The best place of the quadratic within the radius."""
-        if not len(self.at):  # nothing is known: nearer to 0
-            self.ahead = self.ahead / 4
-            return
+    def stepped(self) -> Ascent:
+        """With the best place of the quadratic within the radius ahead."""
         values, vectors = np.linalg.eigh(-self.bend)
         sizes = np.maximum(np.abs(values), 1e-12 * np.abs(values).max(initial=1e-300))
         slope = vectors.T @ self.slope
@@ -121,5 +117,5 @@ class Ascent:
                 long = np.linalg.norm(slope / (sizes + damping)) > self.radius
                 low, high = (damping, high) if long else (low, damping)
         step = slope / (sizes + damping)
-        self.promised = float(slope @ step - (values * step**2).sum() / 2)
-        self.ahead = self.at + vectors @ step
+        promised = float(slope @ step - (values * step**2).sum() / 2)
+        return replace(self, ahead=self.at + vectors @ step, promised=promised)

@@ -194,7 +194,7 @@ class Rows:
         """Sums of X'X, and of X'WX and X'Wz of the first step of iterated least squares."""
         mean = self.family.begin(self.y, self.weight)
         shape = torch.zeros((), dtype=self.x.dtype)
-        score = self.family.score(mean)
+        score = self.family.loss.link(mean)
         if self.family.loss.mean is torch.sigmoid:
             heavy = self.weight * mean * (1 - mean)
         else:
