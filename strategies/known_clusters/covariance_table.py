@@ -87,12 +87,18 @@ class CovarianceTable:
         if self.fit.intervals:
             rows.append(("intervals", self.fit.intervals))
         rows.append(("shapes", self.shapes()))
+        if self.fit.generalised.shape:
+            rows.append(("the family's shape", f"{np.exp(self.fit.generalised.shape):.5g}"))
         if aic := self.fit.generalised.aic:
             rows.append(("log likelihood", f"{self.fit.loglik:.3f} (AIC {aic:.3f})"))
         if self.exact:
             rows.append(("log likelihood", f"{self.fit.loglik + self.density:.3f}"))
         rows.append(("the likelihood", self.converged()))
         found = [Finding(f"variances ({how})", rows)]
+        if len(tried := self.fit.generalised.tried) > 1:
+            ranked = sorted((aic, kind) for kind, aic in tried.items())
+            told = [(SHAPE_WORDS[kind], f"{aic:.2f} (+{aic - ranked[0][0]:.2f})") for aic, kind in ranked]
+            found.append(Finding("Akaike's criterion, by shapes of covariances", told))
         return (
             [*found, self._choice()]
             if len(self.fit.held_out) + len(self.fit.refused) > 1

@@ -361,7 +361,7 @@ class Likelihood:
             v = self.nearer(found.v, here, psi)
             return replace(found, v=v, settling=found.settling + 1)
         ascent = found.ascent.look(
-            float(here.jet.value[0]), here.jet.slope[0], here.jet.bend[0], abs(found.gap)
+            float(here.jet.value), here.jet.slope, here.jet.bend, abs(found.gap)
         )
         if ascent.at is psi:
             found = replace(

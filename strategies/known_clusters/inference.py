@@ -106,7 +106,17 @@ class Inference:
             self._clusters(noise),
             self._correlations(),
             self.covariance.intervals or (SUMS_OF_SEVERAL if self.fitted is not None else ""),
+            self._dispersion(answers),
         )
+
+    def _dispersion(self, answers: list[Answer]) -> float | None:
+        """Pearson's chi^2 over its degrees of freedom, where rows have a variance of their own."""
+        if not self.generalised.how or self.loss == "logistic":
+            return None
+        members = self.solution.job.members.everybody
+        records = sum(members[user].train for answer in answers for user in answer.cohort.users)
+        free = records - len(self.units.names) + len(self.solution.likelihood.columns)
+        return sum(float(answer.rows["square"]) for answer in answers) / free if free > 0 else None
 
     @property
     def _one_model(self) -> bool:
@@ -175,14 +185,14 @@ class Inference:
             return []
         values = self.units.estimate(self.state.model)
         pairs = list(zip(self.units.names, values.tolist(), strict=True))
+        pairs = [pair for pair in pairs if pair[0] != self.solution.keys.weight_column]
         if noise is None or self._apart or self.state.around.shape != self.units.matrix.shape:
             return [Coefficient(name, value) for name, value in pairs]
-        errors = self.units.errors(noise * self.state.around)
+        errors = self.units.by_name(self.units.errors(noise * self.state.around))
         open_ = self.units.open(self.state.unknown)
-        return [
-            Coefficient(name, value, None if unsure else float(error))
-            for (name, value), error, unsure in zip(pairs, errors, open_, strict=True)
-        ]
+        held = {n for n, unsure in zip(self.units.names, open_, strict=True) if unsure}
+        held.add(self.solution.keys.offset_column)
+        return [Coefficient(n, value, None if n in held else errors[n]) for n, value in pairs]
 
     def _clusters(self, noise: float | None) -> dict[str, ClusterEstimate]:
         """Their w_j; none where clusters do not differ, or are very many."""

@@ -151,10 +151,11 @@ class Outcome:
         """Errors and intervals of the variances, in the table's units."""
         free, own, end = self.design.ends
         sure, found = self.ascent.covariance, list[tuple[str, Likely]]()
-        basis = [self.design.basis, np.einsum("pc,kcs->kps", self.design.around, self.design.above)]
+        around = self.standard.matrix[:, self.varies]
+        inner = np.einsum("pc,kcs->kps", around, layouts(self.kind, len(self.varies)))
         spans = [slice(free, own - self.design.shaped), slice(own, end)]
         for place, root in enumerate(self.roots):
-            wide, parts = self.units.matrix @ root, self.units.matrix @ basis[place]
+            wide, parts = self.units.matrix @ root, self.units.matrix @ inner
             for number in self.varies if self.sized(root).any() else []:
                 variance = float(wide[number] @ wide[number])
                 slope = 2 * parts[:, number] @ wide[number]

@@ -55,16 +55,14 @@ def profiled(functions: Sequence[Tensor], joint: Tensor, at: Tensor, inner: int)
     back = torch.linalg.solve(-second[..., outer:], second[..., :outer])
     eye = torch.eye(outer, dtype=at.dtype).expand(len(at), -1, -1)
     along = torch.cat([eye, back], 1)
-    values, slopes, bends = [], [], []
+    slopes = []
     for one in functions:
         slope = derivatives(one, at)
-        if one is joint:
-            whole = slope
-        else:
+        if one is not joint:
             held = torch.linalg.solve(-second[..., outer:], slope[:, outer:].detach()[..., None])
-            whole = derivatives(one + (held[..., 0] * pull).sum(1), at)
-        bend = hessian(whole, at).detach()
-        values.append(one.detach())
-        slopes.append(whole.detach()[:, :outer])
-        bends.append(along.mT @ bend @ along)
-    return Jet(torch.stack(values, 1), torch.stack(slopes, 1), torch.stack(bends, 1))
+            slope = derivatives(one + (held[..., 0] * pull).sum(1), at)
+        slopes.append(slope)
+    whole = torch.stack(slopes, 1)
+    bend = hessian(whole.flatten(1), at).detach().unflatten(1, whole.shape[1:])
+    values = torch.stack([one.detach() for one in functions], 1)
+    return Jet(values, whole.detach()[..., :outer], along.mT[:, None] @ bend @ along[:, None])
