@@ -35,7 +35,7 @@ from corsage.strategies.known_clusters.clusters.cohorts import Cohort, Present
 from corsage.strategies.known_clusters.clusters.strengths import AUTO
 from corsage.strategies.known_clusters.coins.conversation import Request, ask_each, check_enough
 from corsage.strategies.known_clusters.coins.impossible import jets_fault
-from corsage.strategies.known_clusters.outcome import Outcome
+from corsage.strategies.known_clusters.outcome import OPEN, Outcome
 from corsage.strategies.known_clusters.paths import units_above
 from corsage.strategies.known_clusters.units import Units
 from corsage.strategies.rounds.job import Job
@@ -119,15 +119,8 @@ class Likelihood:
     ) -> None:
         self.job, self.keys, self.state = job, keys, state
         self.d = len(state.model)
-        self.units = Units.of(job, self.d)
-        self.columns = {
-            name: self._column(key, name)
-            for key, name in (("offset", keys.offset_column), ("weight", keys.weight_column))
-            if name
-        }
-        every = np.ones(self.d) if varies is None else varies.copy()
-        every[list(self.columns.values())] = 0.0
-        self.varies = every
+        self.units, self.columns = Units.of(job, self.d), held_columns(job, keys, self.d)
+        self.varies = np.ones(self.d) if varies is None else varies
 
     # Whether it is wanted.
 
@@ -168,17 +161,6 @@ class Likelihood:
         if least > MOST_PARAMETERS:
             return f"{least} parameters are more than {MOST_PARAMETERS}"
         return ""
-
-    def _column(self, key: str, name: str) -> int:
-        """The place of a column among the coefficients."""
-        if name not in self.units.names[:-1]:
-            raise ConfigError(f"{key}-column={name}: the input has no column of that name.")
-        if self.job.loss not in FAMILY_LOSSES:
-            raise ConfigError(
-                f"{key}-column={name}: for the losses {', '.join(FAMILY_LOSSES)}, not "
-                f"loss={self.job.loss}."
-            )
-        return self.units.names.index(name)
 
     @property
     def nodes(self) -> int:
@@ -337,6 +319,8 @@ class Likelihood:
             outcome.publish(self.state)
         rest = found.kinds[1:]
         self.state.done = not rest
+        if not rest and (open_ := self.state.estimates.covariance.generalised.open):
+            self.job.note(f"{OPEN}, and there are no errors: it grows for ever along {', '.join(open_)}")
         self.state.estimates.covariance.generalised.tried = tried
         if not rest:
             self.state.likelihood = replace(found, tried=tried)
@@ -397,6 +381,21 @@ class Likelihood:
         fit = self.state.estimates.covariance
         shown = {"w": self.state.centre(cohort.cluster), "root": fit.root(cohort.cluster)}
         return {**shown, "shape": np.array(fit.generalised.shape), **self.told()}
+
+
+def held_columns(job: Job, keys: MixedModelKeys, d: int) -> dict[str, int]:
+    """The places of the offset's and the weights' columns among the coefficients, by name."""
+    found = dict[str, int]()
+    for key, name in (("offset", keys.offset_column), ("weight", keys.weight_column)):
+        if not name:
+            continue
+        if name not in (names := Units.of(job, d).names[:-1]):
+            raise ConfigError(f"{key}-column={name}: the input has no column of that name.")
+        if job.loss not in FAMILY_LOSSES:
+            losses = ", ".join(FAMILY_LOSSES)
+            raise ConfigError(f"{key}-column={name}: for loss={losses}, not loss={job.loss}.")
+        found[name] = names.index(name)
+    return found
 
 
 def unpacked(rows: list[Floats], d: int, design: Design) -> Jets:

@@ -36,7 +36,7 @@ from corsage.strategies.known_clusters.coins.conversation import (
 )
 from corsage.strategies.known_clusters.coins.impossible import step_fault
 from corsage.strategies.known_clusters.estimation import VarianceEstimation
-from corsage.strategies.known_clusters.generalised import Likelihood
+from corsage.strategies.known_clusters.generalised import Likelihood, held_columns
 from corsage.strategies.known_clusters.own_sums import TRAVELLED, OwnSums
 from corsage.strategies.known_clusters.units import Units
 from corsage.strategies.rounds.job import Job
@@ -101,9 +101,12 @@ class MixedSolution:
     @property
     def varies(self) -> Floats | None:
         """1 for each coefficient that differs between users, else 0 (d,); None: all do."""
-        if self.keys.mixed_random == "all":
+        held = list(held_columns(self.job, self.keys, self.size).values())
+        if self.keys.mixed_random == "all" and not held:
             return None
-        return np.append(np.zeros(self.size - 1), 1.0)
+        every = np.full(self.size, float(self.keys.mixed_random == "all"))
+        every[-1], every[held] = 1.0, 0.0
+        return every
 
     @property
     def units(self) -> Units:

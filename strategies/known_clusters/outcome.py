@@ -30,6 +30,9 @@ SMALL_DEVIATION = 1e-3
 """A deviation below this, in standard units, is 0: the likelihood hardly feels it."""
 
 
+OPEN = "the likelihood has no top"
+
+
 @dataclass(frozen=True)
 class Outcome:
     """A place, and what follows from it.
@@ -161,9 +164,8 @@ class Outcome:
                 slope = 2 * parts[:, number] @ wide[number]
                 error = float(np.sqrt(max(slope @ sure[spans[place], spans[place]] @ slope, 0.0)))
                 if variance > 0:
-                    reach = np.exp(NORMAL * error / variance)
                     name = f"{level_name(place)}: {self.units.names[number]}"
-                    found.append((name, Likely(error, variance / reach, variance * reach)))
+                    found.append((name, Likely(error, *interval(variance, error))))
         return found
 
     def errors(self) -> tuple[Floats, Floats]:
@@ -181,4 +183,11 @@ class Outcome:
         return around, along @ inner @ along.mT + root @ bent @ root.T
 
 
-OPEN = "the likelihood has no top"
+def interval(variance: float, error: float) -> tuple[float, float]:
+    """Wald's interval of the logarithm; of the deviation, from 0 on, where that says nothing."""
+    if error < variance:
+        reach = float(np.exp(NORMAL * error / variance))
+        return variance / reach, variance * reach
+    deviation = float(np.sqrt(variance))
+    reach = NORMAL * error / (2 * deviation)
+    return max(deviation - reach, 0.0) ** 2, (deviation + reach) ** 2

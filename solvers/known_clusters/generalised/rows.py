@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from corsage.core.arrays import Floats, Ints
-from corsage.core.families import Family, Row
+from corsage.core.families import SMALLEST, Family, Row
 from corsage.solvers.known_clusters.generalised.jets import Jet, profiled
 from corsage.solvers.losses.padded import cut, pad
 
@@ -221,7 +221,7 @@ class Rows:
         user = np.repeat(np.arange(len(theta)), self.sizes)
         mean = self.family.loss.mean((self.x * torch.from_numpy(theta)[user]).sum(1))
         spread = self.family.variance(mean, torch.tensor(shape, dtype=mean.dtype))
-        return float((self.weight * (self.y - mean).square() / spread).sum())
+        return float((self.weight * (self.y - mean).square() / spread.clamp(min=SMALLEST)).sum())
 
 
 def _scores(x: Tensor, theta: Tensor) -> Tensor:
