@@ -37,7 +37,7 @@ from corsage.strategies.known_clusters.coins.conversation import Request, ask_ea
 from corsage.strategies.known_clusters.coins.impossible import jets_fault
 from corsage.strategies.known_clusters.outcome import OPEN, Outcome
 from corsage.strategies.known_clusters.paths import units_above
-from corsage.strategies.known_clusters.units import Units
+from corsage.strategies.known_clusters.units import LATENT, Units
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.turns import Script
 
@@ -373,7 +373,7 @@ class Likelihood:
         how = f"{self.nodes}-point adaptive quadrature" if self.nodes else "Laplace's approximation"
         return Outcome(
             design, found.standard, found.ascent, found.kinds[0], how, found.names, found.best, v,
-            self.which, self.units,
+            self.which, self.units, LATENT if self.job.loss in ("logistic", "binomial") else 0.0,
         )  # fmt: skip
 
     def rows(self, cohort: Cohort) -> Arrays:

@@ -33,7 +33,7 @@ from corsage.strategies.known_clusters.linear_summary import (
 )
 from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
 from corsage.strategies.known_clusters.outcome import OPEN
-from corsage.strategies.known_clusters.own_sums import LATENT
+from corsage.strategies.known_clusters.units import LATENT
 from corsage.strategies.rounds.turns import Script
 
 MOST_LISTED, MOST_ESTIMATES = 2000, 20_000
@@ -238,7 +238,7 @@ class Inference:
     def _covariances(self) -> list[Component]:
         """Of each level, by coefficient where several vary; in the data's units."""
         fit, units, varies = self.covariance, self.units, self.varies
-        shares: list[float | None] = [*fit.shares] or [None] * len(fit.levels)
+        shares: list[float | None] = [*fit.shares] or [None] * (1 + len(fit.levels))
         noise = fit.sigma2 * units.label**2 if self.loss == "squared" else LATENT
         found = []
         if shares[0] is not None:

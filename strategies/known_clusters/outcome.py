@@ -46,6 +46,7 @@ class Outcome:
     names, jets, v : the clusters, what they said, and their effects.
     varies : which coefficients differ.
     units : the table's.
+    latent : the variance of a row's latent score, where its family has one, else 0.
     """
 
     design: Design
@@ -58,6 +59,7 @@ class Outcome:
     v: Floats
     varies: Ints
     units: Units
+    latent: float = 0.0
 
     @property
     def psi(self) -> Floats:
@@ -126,12 +128,20 @@ class Outcome:
             clusters=own[1][None] if self.two else np.zeros((0, d, d)),
             loglik=self.ascent.value,
             gain=self.ascent.gain,
+            shares=self.shares(own),
             likely={} if open_ else dict(self.likely()),
             intervals=f"none: {OPEN}" if open_ else WALD,
             generalised=Generalised(
                 self.how, float(self.psi[end - 1]) if self.design.shaped else 0.0, self.aic, {}, open_
             ),
         )  # fmt: skip
+
+    def shares(self, covariances: list[Floats]) -> list[float]:
+        """Of a score's variance, of random intercepts."""
+        if not self.latent or len(self.varies) > 1:
+            return []
+        parts = [self.latent, *(float(np.trace(one)) for one in covariances)]
+        return [part / sum(parts) for part in parts]
 
     def sized(self, root: Floats) -> Floats:
         """A root, 0 where the search has left next to nothing."""
