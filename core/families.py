@@ -1,7 +1,7 @@
 """Families of generalised linear models: log likelihoods of a score u under their usual links.
 
-A family is a value of the key `loss`: the logistic loss is Bernoulli's, the squared one Gauss's, and
-here are those that are losses of nothing but a likelihood. A row's `weight` multiplies its log
+A family is a value of the key `loss`: the logistic loss is Bernoulli's, the squared one Gauss's,
+and here are those that are losses of nothing but a likelihood. A row's `weight` multiplies its log
 likelihood; a binomial row is the share of successes, and its weight the trials.
 """
 
@@ -67,7 +67,7 @@ def _deviance(
     mean: Link = torch.exp,
     link: Link = lambda mean: mean.clamp(min=SMALLEST).log(),
 ) -> ScalarLoss:
-    """A loss that is half a deviance; its curvature has no bound: 1 is its size near a score of 0."""
+    """Half a deviance as a loss; its curvature has no bound: 1 is its size near a score of 0."""
     return ScalarLoss(name, value, slope, curvature, curvature, 1.0, False, mean, link)
 
 

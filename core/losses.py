@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from corsage.core.configuration.key_groups import LIKELIHOODS
+from corsage.core.likelihoods import LIKELIHOODS
 
 Function = Callable[[Tensor, Tensor], Tensor]
 Link = Callable[[Tensor], Tensor]

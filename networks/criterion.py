@@ -181,8 +181,8 @@ def criterion_of(keys: ModelKeys, num_classes: int) -> Criterion:
     loss = scalar_loss(name, keys.huber_delta)
     if num_classes == 0 and (loss is None or loss.classes):
         raise ConfigError(
-            f"loss={name}: is for classes, the labels are numbers; set loss=squared or huber, or of "
-            "counts poisson."
+            f"loss={name}: is for classes, the labels are numbers; set loss=squared or huber, or "
+            "of counts poisson."
         )
     if num_classes and loss is not None and not loss.classes:
         raise ConfigError(

@@ -43,7 +43,9 @@ def rows_of(client: MixedModelClient, sent: Arrays) -> Rows:
         if weights is not None:
             weight = x @ torch.from_numpy(np.asarray(weights, np.float64))
         family = FAMILIES[client.network.criterion.name]
-        check(client, family.takes(y), f"labels of loss={family.name} are {family.wants}", data.sizes)
+        check(
+            client, family.takes(y), f"labels of loss={family.name} are {family.wants}", data.sizes
+        )
         check(client, weight > 0, "weights are numbers above 0", data.sizes)
         return Rows(family, x, y, weight, data.sizes)
 

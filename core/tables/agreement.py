@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from corsage.core.configuration.data_keys import BY_USER, FEDERATED
-from corsage.core.configuration.key_groups import LIKELIHOODS
 from corsage.core.errors import ConfigError, DataError
+from corsage.core.likelihoods import LIKELIHOODS
 from corsage.core.tables.column_facts import (
     CATEGORY,
     EMPTY,
@@ -169,7 +169,9 @@ class Policy:
             reference=self.reference,
             centred=self.centred,
         )
-        return replace(found, label=Label(found.label.name)) if self.likelihood and numbers else found
+        return (
+            replace(found, label=Label(found.label.name)) if self.likelihood and numbers else found
+        )
 
 
 def policy_of(config: Config) -> Policy:

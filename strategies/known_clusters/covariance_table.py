@@ -22,7 +22,7 @@ SHAPE_WORDS = {ONE: "one variance", DIAGONAL: "a variance a coefficient", FULL: 
 SYMBOLS = {"users": "s^2", "clusters": "sb^2"}
 AT_BOUNDARY = "0, at the boundary: as far as these data tell, {} do not differ"
 NO_VARIANCE = "0, at the boundary: as far as these data tell, it is the same for all"
-QUASI = "penalised quasi-likelihood"
+QUASI_LIKELIHOOD = "penalised quasi-likelihood"
 NOT_ENDING = (
     "not converged: users differ without end, or a hundred million times as much as the records of "
     "each: next to nothing is known of the variance between records"
@@ -79,7 +79,7 @@ class CovarianceTable:
 
     def findings(self) -> list[Finding]:
         """Variances in the data's units."""
-        how = "restricted maximum likelihood" if self.exact else QUASI
+        how = "restricted maximum likelihood" if self.exact else QUASI_LIKELIHOOD
         how = self.fit.generalised.how or how
         rows = [("between records (sigma^2)", self._records())] if self.exact else []
         for level, covariance in self.fit.levels.items():
@@ -97,7 +97,10 @@ class CovarianceTable:
         found = [Finding(f"variances ({how})", rows)]
         if len(tried := self.fit.generalised.tried) > 1:
             ranked = sorted((aic, kind) for kind, aic in tried.items())
-            told = [(SHAPE_WORDS[kind], f"{aic:.2f} (+{aic - ranked[0][0]:.2f})") for aic, kind in ranked]
+            told = [
+                (SHAPE_WORDS[kind], f"{aic:.2f} (+{aic - ranked[0][0]:.2f})")
+                for aic, kind in ranked
+            ]
             found.append(Finding("Akaike's criterion, by shapes of covariances", told))
         return (
             [*found, self._choice()]

@@ -22,7 +22,8 @@ from corsage.strategies.known_clusters.clusters.cohorts import Cohort
 from corsage.strategies.known_clusters.coins.conversation import Answer, Request, ask_each
 from corsage.strategies.known_clusters.coins.impossible import summary_fault
 from corsage.strategies.known_clusters.covariance_table import SUMS_OF_SEVERAL
-from corsage.strategies.known_clusters.generalised import FAMILY_LOSSES
+from corsage.strategies.known_clusters.likelihood_outcome import OPEN
+from corsage.strategies.known_clusters.likelihood_rounds import FAMILY_LOSSES
 from corsage.strategies.known_clusters.linear_summary import (
     ClusterEstimate,
     Coefficient,
@@ -32,7 +33,6 @@ from corsage.strategies.known_clusters.linear_summary import (
     UserEstimate,
 )
 from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
-from corsage.strategies.known_clusters.outcome import OPEN
 from corsage.strategies.known_clusters.units import LATENT
 from corsage.strategies.rounds.turns import Script
 
@@ -135,15 +135,11 @@ class Inference:
 
     def _noise(self, answers: list[Answer]) -> tuple[float | None, str]:
         """sigma^2 in the model's units, if standard errors can be given; how, or why not."""
-        if self.loss not in ("squared", *FAMILY_LOSSES):
-            return None, f"none: loss={self.loss} is no likelihood"
-        if not self.whole:
-            return None, "none: losses are no likelihood with loss-scale=mean or a ridge"
-        if self.generalised.open:
-            return None, f"none: {OPEN}: {', '.join(self.generalised.open)}"
+        if self.loss not in ("squared", *FAMILY_LOSSES) or not self.whole:
+            why = "" if self.whole else " with loss-scale=mean or a ridge"
+            return None, f"none: loss={self.loss} is no likelihood{why}"
         if self.generalised.how:
-            end = "" if self.state.done else "; not at its top: more num-rounds"
-            return 1.0, INFORMATION.format(self.generalised.how) + end
+            return self._information()
         if self.loss == "logistic":
             how = "maximum likelihood" if self._one_model or self._alone else QUASI_ERRORS
             return 1.0, how + ("" if self.state.done else "; the models are not settled")
@@ -152,6 +148,13 @@ class Inference:
         if self.covariance.kinds:
             return self.covariance.sigma2, "given the variances"
         return self._residual(answers)
+
+    def _information(self) -> tuple[float | None, str]:
+        """Of a marginal likelihood, if it has a top."""
+        if self.generalised.open:
+            return None, f"none: {OPEN}: {', '.join(self.generalised.open)}"
+        end = "" if self.state.done else "; not at its top: more num-rounds"
+        return 1.0, INFORMATION.format(self.generalised.how) + end
 
     def _residual(self, answers: list[Answer]) -> tuple[float | None, str]:
         """sigma^2 from residuals, where strengths were given: gamma = sigma^2/s^2."""

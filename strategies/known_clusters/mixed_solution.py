@@ -36,7 +36,7 @@ from corsage.strategies.known_clusters.coins.conversation import (
 )
 from corsage.strategies.known_clusters.coins.impossible import step_fault
 from corsage.strategies.known_clusters.estimation import VarianceEstimation
-from corsage.strategies.known_clusters.generalised import Likelihood, held_columns
+from corsage.strategies.known_clusters.likelihood_rounds import Likelihood, held_columns
 from corsage.strategies.known_clusters.own_sums import TRAVELLED, OwnSums
 from corsage.strategies.known_clusters.units import Units
 from corsage.strategies.rounds.job import Job

@@ -19,8 +19,8 @@ from corsage.strategies.known_clusters.clusters.strengths import (
     value_of,
 )
 from corsage.strategies.known_clusters.estimation import Estimates
-from corsage.strategies.known_clusters.generalised import LikelihoodState
 from corsage.strategies.known_clusters.kept_sums import KeptSums
+from corsage.strategies.known_clusters.likelihood_search import LikelihoodState
 from corsage.strategies.known_clusters.paths import parents
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from corsage.core.arrays import Floats
-from corsage.core.configuration.key_groups import LIKELIHOODS
 from corsage.core.counts import EXAMPLES
+from corsage.core.likelihoods import LIKELIHOODS
 from corsage.core.messages.replies import Replies
 from corsage.strategies.known_clusters.coins.conversation import evaluations_of
 from corsage.strategies.known_clusters.mixed_solution import MixedSolution
@@ -155,7 +155,7 @@ def judged(solution: MixedSolution, neighbour: Neighbour) -> Script[Replies]:
     own = solution.job.beside("mixed-model", neighbour.strategy)
     own.traffic = Traffic()
     keys = replace(solution.keys, known_gamma=neighbour.gamma, known_lambda=neighbour.lam)
-    keys = replace(keys, mixed_random="all")
+    keys = replace(keys, mixed_random="all", mixed_likelihood="quasi")
     state: MixedModelState = type(solution.state).of_size(solution.size)
     state.clusters = solution.state.clusters  # who is where is known, and stays as it is
     delivers = not solution.exact  # else models follow from the centres, whatever users keep

@@ -23,7 +23,7 @@ from corsage.core.arrays import Arrays, Floats
 from corsage.core.counts import Number
 from corsage.core.errors import ConfigError
 from corsage.core.messages.replies import Replies
-from corsage.solvers.known_clusters.generalised.ascent import SETTLED
+from corsage.solvers.known_clusters.generalised.ascent import LEAST_GAIN
 from corsage.solvers.known_clusters.newton_rounds import EXACT, NEWTON, change
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree
@@ -213,7 +213,7 @@ class OwnSums:
         if not fit.kinds:
             return []
         varies = np.ones(len(self.state.model)) if self.varies is None else self.varies
-        flat = max(self.flat, SETTLED if fit.generalised.how else 0.0)
+        flat = max(self.flat, LEAST_GAIN if fit.generalised.how else 0.0)
         table = CovarianceTable(
             fit, units.names, units.matrix, units.label, density, varies, self.exact, flat
         )

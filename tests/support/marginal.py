@@ -45,7 +45,14 @@ DENSITIES: dict[str, LogDensity] = {
 
 
 def dense(
-    family: str, x: Floats, y: Floats, weight: Floats, user: Ints, beta: Floats, s: float, shape: float
+    family: str,
+    x: Floats,
+    y: Floats,
+    weight: Floats,
+    user: Ints,
+    beta: Floats,
+    s: float,
+    shape: float,
 ) -> float:
     """Random intercepts, by the trapezoid rule over 4,001 effects from -9 to 9 deviations."""
     u = np.linspace(-9, 9, 4001)

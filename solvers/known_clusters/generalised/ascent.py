@@ -13,11 +13,11 @@ import numpy as np
 
 from corsage.core.arrays import Floats
 
-SETTLED = 1e-8
+LEAST_GAIN = 1e-8
 """The likelihood stands at its top if Newton's step would gain less than this."""
 FIRST_RADIUS, LAST_RADIUS = 1.0, 1e-9
 """In standard units: of scores, and of deviations."""
-ROUNDING = 1e-11
+VALUE_ROUNDING = 1e-11
 """The share of a log likelihood that may be rounding."""
 FLAT = 1e-3
 """A curvature below this, of scores in standard units, is none: the standard error would be 30."""
@@ -55,7 +55,7 @@ class Ascent:
         looks, sound = self.looks + 1, bool(np.isfinite(value) and np.isfinite(bend).all())
         if not len(self.at) and not sound:  # nothing is known: nearer to 0
             return replace(self, ahead=self.ahead / 4, looks=looks)
-        if len(self.at) and (not sound or value < self.value - ROUNDING * abs(value) - slack):
+        if len(self.at) and (not sound or value < self.value - VALUE_ROUNDING * abs(value) - slack):
             nearer = min(self.radius, self.length) / 4
             return replace(self, radius=nearer, looks=looks).stepped()
         radius = self.radius
@@ -71,7 +71,7 @@ class Ascent:
 
     @property
     def gain(self) -> float:
-        """What Newton's step would add; infinite before the first look."""
+        """The gain of Newton's step; infinite before the first look."""
         if not len(self.at):
             return np.inf
         values, vectors = np.linalg.eigh(-self.bend)
@@ -82,7 +82,7 @@ class Ascent:
     @property
     def settled(self) -> bool:
         """True at a top, at a likelihood without one, or where no step leads higher."""
-        return self.gain < SETTLED or bool(self.open.any()) or self.radius < LAST_RADIUS
+        return self.gain < LEAST_GAIN or bool(self.open.any()) or self.radius < LAST_RADIUS
 
     @property
     def open(self) -> Floats:

@@ -1,13 +1,13 @@
 """Values, gradients and Hessians of functions that have something minimised out of them.
 
-Let u(psi) be where h(psi, u) is largest in u, and Q(psi, u) any function. With lambda = -h_uu^-1 Q_u
-the function Phi = Q + lambda . h_u has, along u(psi),
+Let u(psi) be where h(psi, u) is largest in u, and Q(psi, u) any function. With lambda =
+-h_uu^-1 Q_u the function Phi = Q + lambda . h_u has, along u(psi),
 
     dQ/dpsi = Phi_psi,    d^2Q/dpsi^2 = T' Phi'' T,    T = [I; -h_uu^-1 h_u,psi],
 
-with lambda held fast: no derivative of u but the first is needed. A Laplace approximation so has its
-exact derivatives, those of the log determinant among them. All is done for many units at once; each
-has a row of psi and one of u of its own.
+with lambda held fast: no derivative of u but the first is needed. A Laplace approximation so has
+its exact derivatives, those of the log determinant among them. All is done for many units at once;
+each has a row of psi and one of u of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 
 
 class Jet(NamedTuple):
-    """Functions of psi near a place: values (..., J), gradients (..., J, m), Hessians (.., m, m)."""
+    """Functions of psi near a place: values (n, J), gradients (n, J, m), Hessians (n, J, m, m)."""
 
     value: Tensor
     slope: Tensor

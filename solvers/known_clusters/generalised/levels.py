@@ -1,14 +1,15 @@
 """From users' jets to the likelihood's parameters: on one level, or with clusters above the users.
 
 The parameters psi are beta, the coefficients that are free; tau of the users, their shape if the
-family has one; and tau of the clusters. A cluster's model is theta_j = start + M beta + A L(tau) v_j
-with v_j standard normal. Joint over the cluster and its users Laplace's approximation is
+family has one; and tau of the clusters. A cluster's model is theta_j = start + M beta + A L(tau)
+v_j with v_j standard normal. Joint over the cluster and its users Laplace's approximation is
 
-    A_j(theta_j) - |v_j|^2/2 + B_j - log|I + L'K_j L|/2    at the v_j where the first two are largest,
+    A_j(theta_j) - |v_j|^2/2 + B_j - log|I + L'K_j L|/2    where the first two are largest in v_j,
 
 with A_j = sum h_i(u^_i), B_j = -sum log|H_i|/2, and K_j the curvature of A_j, by which the arrow of
 second derivatives is complete: the same as that of all effects at once. Users send jets of A, B and
-K at a theta_j; the server takes them for the functions, and so finds v_j on the way.
+K at a theta_j; the server takes them for the functions, and so finds v_j on the way. Of A_j's third
+derivatives it knows K_j's slope alone: the gradient is exact, the Hessian nearly so.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 from corsage.core.arrays import Floats
-from corsage.solvers.known_clusters.generalised.jets import Jet, profiled
+from corsage.solvers.known_clusters.generalised.jets import Jet, derivatives, hessian, profiled
 
 
 class Jets(NamedTuple):
@@ -54,7 +55,7 @@ class Design:
 
     @property
     def ends(self) -> tuple[int, int, int]:
-        """Where in psi the coefficients end, the users' numbers, and all of it."""
+        """Ends in psi: of the coefficients, of the users' numbers, and of all."""
         free = self.matrix.shape[1]
         own = free + len(self.basis) + self.shaped
         return free, own, own + len(self.above)
@@ -96,8 +97,10 @@ class Clusters(NamedTuple):
     gap: float
 
 
-def clusters_likelihood(design: Design, jets: Jets, asked: Floats, v: Floats, psi: Floats) -> Clusters:
-    """From the jets of clusters that were asked at (theta_j, tau) (k, m), when they had v (k, s)."""
+def clusters_likelihood(
+    design: Design, jets: Jets, asked: Floats, v: Floats, psi: Floats
+) -> Clusters:
+    """From jets of clusters that were asked at (theta_j, tau) (k, m), when they had v (k, s)."""
     found = [torch.from_numpy(np.array(part)) for part in jets]
     place, at = torch.from_numpy(asked), torch.from_numpy(psi).expand(len(v), -1)
     model = _Model(design, Jet(*found), place)
@@ -157,9 +160,6 @@ class _Model:
         """v^, where `at` has 0: A_j is a quadratic of it."""
         leaf, end = at.clone().requires_grad_(), self.design.ends[2]
         with torch.enable_grad():
-            slope = torch.autograd.grad(self.height(leaf).sum(), leaf, create_graph=True)[0][:, end:]
-            rows = [
-                torch.autograd.grad(slope[:, k].sum(), leaf, retain_graph=True)[0][:, end:]
-                for k in range(slope.shape[1])
-            ]
-        return torch.linalg.solve(-torch.stack(rows, 1), slope.detach()[..., None])[..., 0]
+            slope = derivatives(self.height(leaf), leaf)[:, end:]
+            bent = hessian(slope, leaf)[..., end:]
+        return torch.linalg.solve(-bent, slope.detach()[..., None])[..., 0]

@@ -1,7 +1,7 @@
 """Users' rows under a family, and each user's log marginal likelihood.
 
-A user's scores are X(theta + R u) with u standard normal, R = sum_k tau_k basis_k: linear in tau. So
-a variance is a square of tau, and a variance of 0 is no border but a place like any other. With
+A user's scores are X(theta + R u) with u standard normal, R = sum_k tau_k basis_k: linear in tau.
+So a variance is a square of tau, and a variance of 0 is no border but a place like any other. With
 h(u) = log p(y | u) - |u|^2/2 largest at u^, and H = -h''(u^),
 
     Laplace:     h(u^) - log|H|/2
@@ -27,10 +27,10 @@ from corsage.solvers.losses.padded import cut, pad
 
 NODES = 15
 """Nodes of the quadrature: as many as lme4's nAGQ=15."""
-MOST_CELLS = 1_000_000
+MOST_NODES = 1_000_000
 """Rows times nodes of users that are looked at at once."""
 MODE_STEPS, HALVINGS = 100, 40
-STANDING = 1e-13
+MODE_FOUND = 1e-13
 """The mode is found if Newton's next step would gain less than this, as a share of 1 + |h|."""
 
 
@@ -71,13 +71,13 @@ class Block:
             pull = (z.mT @ slope[..., None])[..., 0] - u
             step = torch.linalg.solve((z * weight[..., None]).mT @ z + eye, pull[..., None])[..., 0]
             gain = (pull * step).sum(1)
-            over = gain <= STANDING * (1 + now.abs())
+            over = gain <= MODE_FOUND * (1 + now.abs())
             if bool(over.all()):
                 return u + step
             length = torch.ones_like(gain)
             for _ in range(HALVINGS):
                 after = height(u + length[:, None] * step)
-                short = ~over & ~(after >= now + 1e-4 * length * gain - STANDING * now.abs())
+                short = ~over & ~(after >= now + 1e-4 * length * gain - MODE_FOUND * now.abs())
                 if not bool(short.any()):
                     break
                 length = torch.where(short, length / 2, length)
@@ -87,7 +87,9 @@ class Block:
     def _likelihood(self, score: Tensor, row: Row) -> Tensor:
         return self.family.likelihood(score, row).sum(1)
 
-    def parts(self, at: Tensor, basis: Tensor, around: Tensor, nodes: int) -> tuple[Tensor, list[Tensor]]:
+    def parts(
+        self, at: Tensor, basis: Tensor, around: Tensor, nodes: int
+    ) -> tuple[Tensor, list[Tensor]]:
         """h, and the functions of which jets are wanted: see `Rows.jets`."""
         d, (q, _, r) = self.x.shape[2], basis.shape
         theta, tau, u = at[:, :d], at[:, d : d + q], at[:, at.shape[1] - r :]
@@ -153,7 +155,7 @@ class Rows:
     def _cuts(self) -> Iterator[Ints]:
         """The users of each block, so few that their nodes can be held."""
         for users in cut(self.sizes, self.x.shape[1], self.x.device):
-            most = max(1, MOST_CELLS // (NODES * int(self.sizes[users].max())))
+            most = max(1, MOST_NODES // (NODES * int(self.sizes[users].max())))
             yield from (users[at : at + most] for at in range(0, len(users), most))
 
     def modes(self, theta: Floats, root: Floats, shape: float = 0.0) -> Floats:
@@ -172,9 +174,9 @@ class Rows:
     ) -> tuple[Floats, Floats, Floats]:
         """The sum over all users of jets in psi = (theta, tau); tau's last is the shape, if any.
 
-        Of the log marginal likelihood; or if theta is the model of a cluster, in directions `around`
-        (P, c) of which it is yet to be found: of h(u^), of -log|H|/2, and of the curvature of h(u^)
-        in these directions.
+        Of the log marginal likelihood; or if theta is the model of a cluster, in directions
+        `around` (P, c) of which it is yet to be found: of h(u^), of -log|H|/2, and of the curvature
+        of h(u^) in these directions.
         """
         parts = [torch.from_numpy(np.array(part)) for part in (theta, tau, basis, around)]
         place, (q, _, r) = torch.cat(parts[:2]), parts[2].shape

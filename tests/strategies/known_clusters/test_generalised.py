@@ -154,7 +154,7 @@ def test_several_coefficients_have_a_shape_by_akaikes_criterion(tmp_path: Path) 
 def test_classes_that_can_be_told_apart_have_no_errors(tmp_path: Path) -> None:
     x, _, user = made("poisson")
     path = file_of(tmp_path, x[:, :1], (x[:, 0] > 0).astype(int), user)
-    found, result, notes = fitted(path, labels="classes")
+    found, _, notes = fitted(path, labels="classes")
     assert all(one["p"] is None for one in found["coefficients"])
     assert any("the likelihood has no top" in note and "x0" in note for note in notes)
 
@@ -174,7 +174,10 @@ def test_users_that_differ_without_end_are_named(tmp_path: Path) -> None:
         ({"loss": "binomial"}, "shares of successes from 0 to 1"),
         ({"loss": "poisson", "known_gamma": "2"}, "loss=poisson: by its likelihood alone"),
         ({"loss": "poisson", "weight_column": "x0"}, "weights are numbers above 0"),
-        ({"loss": "poisson", "mixed_random": "all", "mixed_likelihood": "quadrature"}, "quadrature"),
+        (
+            {"loss": "poisson", "mixed_random": "all", "mixed_likelihood": "quadrature"},
+            "quadrature",
+        ),
     ],
 )
 def test_mistakes_end_in_a_line(keys: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -196,7 +199,9 @@ def test_models_predict_means(tmp_path: Path) -> None:
     assert model.predict(rows) == pytest.approx(np.exp(rows @ weight[0] + bias[0]), rel=1e-6)
 
 
-def jets(value: float = -3.0, slope: float = 0.5, bend: float = -1.0, second: float = -0.1) -> Arrays:
+def jets(
+    value: float = -3.0, slope: float = 0.5, bend: float = -1.0, second: float = -0.1
+) -> Arrays:
     """A log likelihood of two parameters and what clusters need of it."""
     bends = pack(np.array([[bend, 0.0], [0.0, -1.0]]))
     rows = [[value, slope, 0.0, *bends], [second, 0, 0, 0, 0, 0], [1.0, 0, 0, 0, 0, 0]]

@@ -1,31 +1,30 @@
-"""Generalised mixed models by their marginal likelihood: users keep their rows, the server ascends.
+"""Generalised mixed models by their marginal likelihood: rows stay at home, the server ascends.
 
-In an exchange users are told beta and the roots of the covariances, integrate their own effects out,
-and send the log marginal likelihood with its gradient and Hessian, summed over a cohort: one sum is
-enough, of however many users (solvers/known_clusters/generalised). With known clusters the server
-tells each its own model, and finds the clusters' effects from the same sums. Coefficients of an
-offset are held at 1, of weights at 0: both are columns that every user has anyway.
+In an exchange users are told beta and the roots of the covariances, integrate their own effects
+out, and send the log marginal likelihood with its gradient and Hessian, summed over a cohort: one
+sum is enough, of however many users (solvers/known_clusters/generalised). With known clusters the
+server tells each its own model, and finds the clusters' effects from the same sums. Coefficients of
+an offset are held at 1, of weights at 0: both are columns that every user has anyway.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from corsage.core.arrays import Arrays, Floats, Ints
-from corsage.core.configuration.key_groups import LIKELIHOODS
 from corsage.core.errors import ConfigError
+from corsage.core.likelihoods import LIKELIHOODS, SHAPED
 from corsage.core.messages.replies import Replies
 from corsage.solvers.known_clusters.generalised.ascent import Ascent
 from corsage.solvers.known_clusters.generalised.levels import (
-    Clusters,
     Design,
-    Jets,
     clusters_likelihood,
 )
+from corsage.solvers.known_clusters.generalised.rows import NODES
 from corsage.solvers.known_clusters.generalised.shapes import FIRST_DEVIATION, layouts, numbers_of
 from corsage.solvers.known_clusters.mixed_model import unpack
 from corsage.solvers.known_clusters.newton_rounds import NEWTON
@@ -35,7 +34,8 @@ from corsage.strategies.known_clusters.clusters.cohorts import Cohort, Present
 from corsage.strategies.known_clusters.clusters.strengths import AUTO
 from corsage.strategies.known_clusters.coins.conversation import Request, ask_each, check_enough
 from corsage.strategies.known_clusters.coins.impossible import jets_fault
-from corsage.strategies.known_clusters.outcome import OPEN, Outcome
+from corsage.strategies.known_clusters.likelihood_outcome import OPEN, Outcome
+from corsage.strategies.known_clusters.likelihood_search import LikelihoodState, unpacked
 from corsage.strategies.known_clusters.paths import units_above
 from corsage.strategies.known_clusters.units import LATENT, Units
 from corsage.strategies.rounds.job import Job
@@ -47,62 +47,9 @@ if TYPE_CHECKING:
 QUADRATURE, LAPLACE, QUASI = "quadrature", "laplace", "quasi"
 LIKELIHOOD = "likelihood"
 """The way of `Estimates` by which variances are found here."""
-NODES = 15
-"""Nodes of the quadrature: as many as lme4's nAGQ=15."""
 FAMILY_LOSSES = ("logistic", *LIKELIHOODS)
-SHAPED = ("negative-binomial", "gamma")
-MOST_PARAMETERS = 60
+MOST_LIKELY = 60
 """Parameters of a likelihood: users send their squares."""
-MOST_GAP = 1.0
-"""What clusters' effects may be from their best, in log likelihood, for a look to count."""
-SETTLED_GAP = 1e-6
-"""The same, for a search to end."""
-REACH = 1.0
-"""No cluster's score moves by more in an exchange."""
-MOST_SETTLING = 10
-"""Exchanges in which clusters may come nearer to their best before a look is given up."""
-
-
-@dataclass(frozen=True)
-class LikelihoodState:
-    """The search, as far as it is.
-
-    Parameters
-    ----------
-    standard : units in which coefficients are sought.
-    fixed : coefficients that are held (d,), and `free`: 1 for those that are not.
-    names : the clusters, in the order of the arrays' rows; one where there is but one level.
-    kinds : shapes that are still to be tried, the present one first.
-    ascent : the parameters.
-    v : the clusters' effects at the place ahead (k, s); `settling`: exchanges since it was new.
-    place, effects : where the clusters were asked at the best place, and with which effects.
-    value, slope, bend : what they said there.
-    gap : what their effects there were from the best.
-    tried : Akaike's criterion of the shapes that were fitted.
-    heard : the cohorts of which it is the likelihood.
-    """
-
-    standard: Standard
-    fixed: Floats
-    free: Floats
-    names: list[str]
-    kinds: list[str]
-    ascent: Ascent
-    v: Floats
-    settling: int = 0
-    place: Floats = field(default_factory=lambda: np.zeros((0, 0)))
-    effects: Floats = field(default_factory=lambda: np.zeros((0, 0)))
-    value: Floats = field(default_factory=lambda: np.zeros((0, 0)))
-    slope: Floats = field(default_factory=lambda: np.zeros((0, 0, 0)))
-    bend: Floats = field(default_factory=lambda: np.zeros((0, 0, 0, 0)))
-    gap: float = 0.0
-    tried: dict[str, float] = field(default_factory=dict)
-    heard: list[str] = field(default_factory=list)
-
-    @property
-    def best(self) -> Jets:
-        """What the clusters said at the best place."""
-        return Jets(self.value, self.slope, self.bend)
 
 
 class Likelihood:
@@ -143,24 +90,32 @@ class Likelihood:
         return self.state.estimates.way == LIKELIHOOD
 
     def obstacle(self, present: Present) -> str:
-        """Why the likelihood cannot be had; empty: it can."""
+        """The reason why the likelihood cannot be had; empty: it can."""
         keys, several = self.keys, len(present.names) > 1
-        if keys.mixed_likelihood == QUASI:
-            return "mixed-likelihood=quasi asks for less"
-        if not keys.known_gamma == keys.known_lambda == AUTO:
-            return "one of known-gamma and known-lambda is given"
-        if keys.mixed_variances == "summed":
-            return "mixed-variances=summed asks for EM"
-        if keys.mixed_paths and units_above(present.names):
-            return "there are levels above the clusters"
-        if not self.job.config.model.intercept and self.columns:
-            return "offset-column and weight-column need an intercept"
-        if keys.mixed_likelihood == QUADRATURE and (several or self.varies.sum() > 1):
-            return "quadrature is for one random coefficient of users on one level"
-        least = int(np.sum(self.varies >= 0)) + 1 + several
-        if least > MOST_PARAMETERS:
-            return f"{least} parameters are more than {MOST_PARAMETERS}"
-        return ""
+        least, wanted = len(self.varies) + 1 + several, keys.mixed_likelihood
+        bare = not self.job.config.model.intercept and self.columns
+        obstacles = (
+            (wanted == QUASI, "mixed-likelihood=quasi asks for less"),
+            (
+                not keys.known_gamma == keys.known_lambda == AUTO,
+                "one of known-gamma and known-lambda is given",
+            ),
+            (keys.mixed_variances == "summed", "mixed-variances=summed asks for EM"),
+            (
+                keys.mixed_paths and bool(units_above(present.names)),
+                "there are levels above the clusters",
+            ),
+            (bare, "offset-column and weight-column need an intercept"),
+            (
+                wanted == QUADRATURE and (several or self.varies.sum() > 1),
+                "quadrature is for one random coefficient of users on one level",
+            ),
+            (
+                least > MOST_LIKELY,
+                f"{least} parameters are more than {MOST_LIKELY}",
+            ),
+        )
+        return next((words for there, words in obstacles if there), "")
 
     @property
     def nodes(self) -> int:
@@ -295,11 +250,13 @@ class Likelihood:
         if wanted != AUTO or which == 1:
             return [ONE if which == 1 else wanted]
         sizes = {kind: len(layouts(kind, which)) * (1 + two) for kind in (ONE, DIAGONAL, FULL)}
-        return [kind for kind, size in sizes.items() if kind == ONE or free + size <= MOST_PARAMETERS]
+        return [kind for kind, size in sizes.items() if kind == ONE or free + size <= MOST_LIKELY]
 
     def step(self, sums: list[Arrays]) -> None:
         """The next place; the state as it is at the best one, if no better shape was fitted."""
-        found = self.advanced(unpacked([one["jets"] for one in sums], self.d, self.design))
+        found = self.search.advanced(
+            unpacked([one["jets"] for one in sums], self.d, self.design), self.design
+        )
         self.state.likelihood = found
         self.state.quadratics, self.state.done = NEWTON, False
         if not len(found.ascent.at):
@@ -307,7 +264,7 @@ class Likelihood:
         outcome = self.outcome()
         if not found.tried:
             outcome.publish(self.state)
-        if found.ascent.settled and found.gap < SETTLED_GAP:
+        if found.settled:
             self.conclude(outcome)
 
     def conclude(self, outcome: Outcome) -> None:
@@ -320,7 +277,9 @@ class Likelihood:
         rest = found.kinds[1:]
         self.state.done = not rest
         if not rest and (open_ := self.state.estimates.covariance.generalised.open):
-            self.job.note(f"{OPEN}, and there are no errors: it grows for ever along {', '.join(open_)}")
+            self.job.note(
+                f"{OPEN}, and there are no errors: it grows for ever along {', '.join(open_)}"
+            )
         self.state.estimates.covariance.generalised.tried = tried
         if not rest:
             self.state.likelihood = replace(found, tried=tried)
@@ -329,39 +288,6 @@ class Likelihood:
         self.state.likelihood = replace(
             found, kinds=rest, tried=tried, ascent=Ascent(psi), v=outcome.v, settling=0
         )
-
-    def advanced(self, jets: Jets) -> LikelihoodState:
-        """The search after an exchange."""
-        found, design = self.search, self.design
-        if not self.two:
-            one = design.one_level(jets)
-            ascent = found.ascent.look(float(one.value[0]), one.slope[0], one.bend[0])
-            return replace(found, ascent=ascent, value=jets.value)
-        psi = found.ascent.ahead
-        tau = np.tile(design.tau(psi), (len(found.v), 1))
-        place = np.concatenate([design.theta(psi) + found.v @ design.above_root(psi).T, tau], 1)
-        here = clusters_likelihood(design, jets, place, found.v, psi)
-        if here.gap > MOST_GAP and found.settling < MOST_SETTLING:
-            v = self.nearer(found.v, here, psi)
-            return replace(found, v=v, settling=found.settling + 1)
-        ascent = found.ascent.look(
-            float(here.jet.value), here.jet.slope, here.jet.bend, abs(found.gap)
-        )
-        if ascent.at is psi:
-            found = replace(
-                found, place=place, effects=found.v, gap=here.gap,
-                value=jets.value, slope=jets.slope, bend=jets.bend,
-            )  # fmt: skip
-        ahead = clusters_likelihood(design, found.best, found.place, found.effects, ascent.ahead)
-        v = self.nearer(found.effects, ahead, ascent.ahead)
-        return replace(found, ascent=ascent, v=v, settling=0)
-
-    def nearer(self, v: Floats, found: Clusters, psi: Floats) -> Floats:
-        """The clusters' effects, none of which moves too far."""
-        step, design = found.v - v, self.design
-        root = np.einsum("kcs,k->cs", design.above, psi[design.ends[1] :])
-        far = np.linalg.norm(step @ root.T, axis=1)
-        return np.asarray(v + step / np.maximum(far / REACH, 1.0)[:, None])
 
     def outcome(self) -> Outcome:
         """The parameters at the best place, as a run holds them."""
@@ -396,15 +322,6 @@ def held_columns(job: Job, keys: MixedModelKeys, d: int) -> dict[str, int]:
             raise ConfigError(f"{key}-column={name}: for loss={losses}, not loss={job.loss}.")
         found[name] = names.index(name)
     return found
-
-
-def unpacked(rows: list[Floats], d: int, design: Design) -> Jets:
-    """Values, gradients and Hessians of clusters; where there is one level their sum."""
-    sums = np.stack(rows)
-    m = d + len(design.basis) + design.shaped
-    if not design.around.shape[1]:
-        sums = sums.sum(0, keepdims=True)
-    return Jets(sums[..., 0], sums[..., 1 : 1 + m], unpack(sums[..., 1 + m :], m))
 
 
 def in_its_unit(matrix: Floats, place: int) -> Floats:

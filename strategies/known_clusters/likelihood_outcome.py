@@ -1,4 +1,4 @@
-"""What a marginal likelihood was found to be at its best place, as a run holds it."""
+"""A marginal likelihood at its best place, as a run holds it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from corsage.solvers.known_clusters.variances.covariance_fit import (
     level_name,
 )
 from corsage.solvers.known_clusters.variances.uncertainty import Likely
+from corsage.strategies.known_clusters.linear_summary import NORMAL
 from corsage.strategies.known_clusters.units import Units
 
 if TYPE_CHECKING:
     from corsage.strategies.known_clusters.mixed_state import MixedModelState
 
-NORMAL = 1.959963984540054
 WALD = "95%, by the observed information of the marginal likelihood, of the variance's logarithm"
 SMALL_DEVIATION = 1e-3
 """A deviation below this, in standard units, is 0: the likelihood hardly feels it."""
@@ -118,8 +118,8 @@ class Outcome:
         """The covariances."""
         d = len(self.design.start)
         own = [self.sized(root) @ self.sized(root).T for root in self.roots]
-        free, end, _ = self.design.ends
-        open_ = self.open()
+        end, open_ = self.design.ends[1], self.open()
+        shape = float(self.psi[end - 1]) if self.design.shaped else 0.0
         return CovarianceFit(
             kinds=[self.kind] * len(own),
             x=self.psi,
@@ -131,10 +131,8 @@ class Outcome:
             shares=self.shares(own),
             likely={} if open_ else dict(self.likely()),
             intervals=f"none: {OPEN}" if open_ else WALD,
-            generalised=Generalised(
-                self.how, float(self.psi[end - 1]) if self.design.shaped else 0.0, self.aic, {}, open_
-            ),
-        )  # fmt: skip
+            generalised=Generalised(self.how, shape, self.aic, {}, open_),
+        )
 
     def shares(self, covariances: list[Floats]) -> list[float]:
         """Of a score's variance, of random intercepts."""
