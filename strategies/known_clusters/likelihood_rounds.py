@@ -24,7 +24,7 @@ from corsage.solvers.known_clusters.generalised.levels import (
     Design,
     clusters_likelihood,
 )
-from corsage.solvers.known_clusters.generalised.rows import NODES
+from corsage.solvers.known_clusters.generalised.rows import NODES, functions_of
 from corsage.solvers.known_clusters.generalised.shapes import FIRST_DEVIATION, layouts, numbers_of
 from corsage.solvers.known_clusters.mixed_model import unpack
 from corsage.solvers.known_clusters.newton_rounds import NEWTON
@@ -48,6 +48,10 @@ QUADRATURE, LAPLACE, QUASI = "quadrature", "laplace", "quasi"
 LIKELIHOOD = "likelihood"
 """The way of `Estimates` by which variances are found here."""
 FAMILY_LOSSES = ("logistic", *LIKELIHOODS)
+MOST_LOOKS = 100_000_000
+"""Numbers that users may look at in an exchange unless they are asked to: some CPU seconds."""
+MOST_TRIED = 15
+"""Looks after which a shape is given up that is still worse than another one."""
 MOST_LIKELY = 60
 """Parameters of a likelihood: users send their squares."""
 
@@ -111,11 +115,22 @@ class Likelihood:
                 "quadrature is for one random coefficient of users on one level",
             ),
             (
+                wanted == AUTO and self.job.loss == "logistic" and self.work(several) > MOST_LOOKS,
+                "it would take long with so many rows; mixed-likelihood=laplace asks for it",
+            ),
+            (
                 least > MOST_LIKELY,
                 f"{least} parameters are more than {MOST_LIKELY}",
             ),
         )
         return next((words for there, words in obstacles if there), "")
+
+    def work(self, several: bool) -> int:
+        """Numbers that all users look at in an exchange."""
+        members, r = self.job.members.everybody, int(self.varies.sum())
+        rows = sum(members[user].train for user in self.job.members.users)
+        m = min(len(self.varies) + r * (r + 1) // 2, MOST_LIKELY) + r
+        return rows * m * functions_of(r if several else 0) * max(r, NODES if r == 1 else 1)
 
     @property
     def nodes(self) -> int:
@@ -175,8 +190,7 @@ class Likelihood:
         if self.two:
             rows["around"] = design.around
         m, c = self.d + len(rows["tau"]), design.around.shape[1]
-        functions = 2 + c * (c + 1) // 2 if self.two else 1
-        template = {"jets": np.zeros((functions, 1 + m + m * (m + 1) // 2))}
+        template = {"jets": np.zeros((functions_of(c), 1 + m + m * (m + 1) // 2))}
         options = {"ask": "likelihood", "nodes": self.nodes}
         records = sum(self.job.members.everybody[u].train for u in cohort.users)
         fault = partial(
@@ -264,7 +278,8 @@ class Likelihood:
         outcome = self.outcome()
         if not found.tried:
             outcome.publish(self.state)
-        if found.settled:
+        beaten = outcome.aic >= min(found.tried.values(), default=np.inf)
+        if found.settled or (beaten and found.ascent.looks >= MOST_TRIED):
             self.conclude(outcome)
 
     def conclude(self, outcome: Outcome) -> None:

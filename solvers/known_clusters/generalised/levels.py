@@ -71,7 +71,7 @@ class Design:
     def root(self, psi: Floats) -> Floats:
         """The root of the users' covariance (P, r)."""
         tau = psi[self.ends[0] : self.ends[0] + len(self.basis)]
-        return np.einsum("kpr,k->pr", self.basis, tau)
+        return np.asarray(np.einsum("kpr,k->pr", self.basis, tau))
 
     def above_root(self, psi: Floats) -> Floats:
         """The root of the clusters' covariance (P, s)."""
@@ -162,4 +162,5 @@ class _Model:
         with torch.enable_grad():
             slope = derivatives(self.height(leaf), leaf)[:, end:]
             bent = hessian(slope, leaf)[..., end:]
-        return torch.linalg.solve(-bent, slope.detach()[..., None])[..., 0]
+        found: Tensor = torch.linalg.solve(-bent, slope.detach()[..., None])[..., 0]
+        return found

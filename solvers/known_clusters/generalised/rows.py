@@ -27,8 +27,8 @@ from corsage.solvers.losses.padded import cut, pad
 
 NODES = 15
 """Nodes of the quadrature: as many as lme4's nAGQ=15."""
-MOST_NODES = 1_000_000
-"""Rows times nodes of users that are looked at at once."""
+MOST_NUMBERS_AT_ONCE = 4_000_000
+"""Numbers of users' rows that are held at once, in all directions of derivatives."""
 MODE_STEPS, HALVINGS = 100, 40
 MODE_FOUND = 1e-13
 """The mode is found if Newton's next step would gain less than this, as a share of 1 + |h|."""
@@ -46,6 +46,15 @@ class Block:
 
     def __init__(self, family: Family, x: Tensor, row: Row) -> None:
         self.family, self.x, self.row = family, x, row
+
+    def pieces(self, numbers: int) -> Iterator[tuple[slice, Block]]:
+        """Users of the block with at most so many rows together, or one, and their places."""
+        n, longest = self.x.shape[:2]
+        most = max(1, numbers // longest)
+        for at in range(0, n, most):
+            some = slice(at, at + most)
+            row = self.row._replace(y=self.row.y[some], weight=self.row.weight[some])
+            yield some, Block(self.family, self.x[some], row)
 
     def shaped(self, shape: Tensor) -> Row:
         """Rows with a shape; one a user, (n,)."""
@@ -73,7 +82,7 @@ class Block:
             gain = (pull * step).sum(1)
             over = gain <= MODE_FOUND * (1 + now.abs())
             if bool(over.all()):
-                return u + step
+                return u.add(step)
             length = torch.ones_like(gain)
             for _ in range(HALVINGS):
                 after = height(u + length[:, None] * step)
@@ -144,19 +153,13 @@ class Rows:
     def blocks(self) -> list[tuple[Ints, Block]]:
         """Users with about as many rows, and their numbers."""
         first, found = np.cumsum(self.sizes) - self.sizes, []
-        for users in self._cuts():
+        for users in cut(self.sizes, self.x.shape[1], self.x.device):
             own = self.sizes[users]
             begin = first[users] - (np.cumsum(own) - own)
             rows = torch.from_numpy(np.repeat(begin, own) + np.arange(int(own.sum())))
             x, y, weight = (pad(part[rows], own) for part in (self.x, self.y, self.weight))
             found.append((users, Block(self.family, x, Row(y, weight, y.new_zeros(())))))
         return found
-
-    def _cuts(self) -> Iterator[Ints]:
-        """The users of each block, so few that their nodes can be held."""
-        for users in cut(self.sizes, self.x.shape[1], self.x.device):
-            most = max(1, MOST_NODES // (NODES * int(self.sizes[users].max())))
-            yield from (users[at : at + most] for at in range(0, len(users), most))
 
     def modes(self, theta: Floats, root: Floats, shape: float = 0.0) -> Floats:
         """theta + R u^ of each user; theta (n, P) or (P,)."""
@@ -182,13 +185,16 @@ class Rows:
         place, (q, _, r) = torch.cat(parts[:2]), parts[2].shape
         shape = parts[1][q:].sum() if self.family.shaped else torch.zeros(())
         root, total = torch.einsum("kpr,k->pr", parts[2], parts[1][:q]), list[Jet]()
-        for users, block in self.blocks:
-            own = parts[0].expand(len(users), -1)
-            u = block.mode(own, root, shape, own.new_zeros(len(users), r))
-            at = torch.cat([place.expand(len(users), -1), u], 1).requires_grad_()
-            with torch.enable_grad():
-                joint, functions = block.parts(at, parts[2], parts[3], nodes)
-                total.append(profiled(functions, joint, at, r).summed())
+        wide = functions_of(around.shape[1]) * (len(place) + r) * max(nodes, r)
+        for _, block in self.blocks:
+            for _, piece in block.pieces(MOST_NUMBERS_AT_ONCE // wide):
+                n = len(piece.x)
+                own = parts[0].expand(n, -1)
+                u = piece.mode(own, root, shape, own.new_zeros(n, r))
+                at = torch.cat([place.expand(n, -1), u], 1).requires_grad_()
+                with torch.enable_grad():
+                    joint, functions = piece.parts(at, parts[2], parts[3], nodes)
+                    total.append(profiled(functions, joint, at, r).summed())
         found = [sum(each) for each in zip(*total, strict=True)]
         return found[0].numpy(), found[1].numpy(), found[2].numpy()
 
@@ -224,6 +230,11 @@ class Rows:
         mean = self.family.loss.mean((self.x * torch.from_numpy(theta)[user]).sum(1))
         spread = self.family.variance(mean, torch.tensor(shape, dtype=mean.dtype))
         return float((self.weight * (self.y - mean).square() / spread.clamp(min=SMALLEST)).sum())
+
+
+def functions_of(around: int) -> int:
+    """Functions of which users send jets, if clusters differ in so many directions."""
+    return 2 + around * (around + 1) // 2 if around else 1
 
 
 def _scores(x: Tensor, theta: Tensor) -> Tensor:
