@@ -21,7 +21,7 @@ VALUE_ROUNDING = 1e-11
 """The share of a log likelihood that may be rounding."""
 FLAT = 1e-3
 """A curvature below this, of scores in standard units, is none: the standard error would be 30."""
-LEAST_CURVATURE = 1e-2
+SMALL_CURVATURE = 1e-2
 """Directions that curve less say nothing: not even that a search has not ended."""
 FAR = 8.0
 """No parameter is as large where the likelihood has a top that data tell."""
@@ -78,7 +78,7 @@ class Ascent:
             return np.inf
         values, vectors = np.linalg.eigh(-self.bend)
         slope = vectors.T @ self.slope
-        return float((np.square(slope) / np.maximum(np.abs(values), LEAST_CURVATURE)).sum() / 2)
+        return float((np.square(slope) / np.maximum(np.abs(values), SMALL_CURVATURE)).sum() / 2)
 
     @property
     def settled(self) -> bool:
