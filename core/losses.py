@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from corsage.core.likelihoods import LIKELIHOODS
+from corsage.core.registry import LIKELIHOODS, attached
 
 Function = Callable[[Tensor, Tensor], Tensor]
 Link = Callable[[Tensor], Tensor]
@@ -112,8 +112,7 @@ def scalar_loss(name: str, delta: float = 1.0) -> ScalarLoss | None:
     if name == "huber":
         return huber(delta)
     if name in LIKELIHOODS:
-        from corsage.core.families import FAMILIES  # which are made of what is here
-
-        return FAMILIES[name].loss
+        loss: ScalarLoss = attached("families").FAMILIES[name].loss
+        return loss
     known = {loss.name: loss for loss in (LOGISTIC, SQUARED_HINGE, SQUARED_LOSS)}
     return known.get(name)

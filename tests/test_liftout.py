@@ -80,6 +80,12 @@ LIFTS = {
         "ifca",
     ),
     "report": Lift(("app/report",), "report NOWHERE", "app/report", "scaffold"),
+    "families": Lift(
+        ("core/families.py",),
+        "strategy=local dataset=hierarchical model=linear loss=poisson",
+        "core/families",
+        "pfedme",
+    ),
     "together": Lift(("networks/together",), "", "", "apfl"),
 }
 

@@ -8,7 +8,7 @@ from corsage.core.configuration.data_keys import DataKeys, NewUserKeys
 from corsage.core.configuration.server_keys import RobustKeys, ServerKeys
 from corsage.core.configuration.train_keys import DECAY, TABLE_DECAY, TrainKeys
 from corsage.core.keys import Keys, key
-from corsage.core.likelihoods import LIKELIHOODS
+from corsage.core.registry import LIKELIHOODS
 from corsage.core.training_paths import AUTO, CHOICES
 
 __all__ = [

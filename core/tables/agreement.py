@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from corsage.core.configuration.data_keys import BY_USER, FEDERATED
 from corsage.core.errors import ConfigError, DataError
-from corsage.core.likelihoods import LIKELIHOODS
+from corsage.core.registry import LIKELIHOODS
 from corsage.core.tables.column_facts import (
     CATEGORY,
     EMPTY,

@@ -17,8 +17,8 @@ import numpy as np
 
 from corsage.core.arrays import Arrays, Floats, Ints
 from corsage.core.errors import ConfigError
-from corsage.core.likelihoods import LIKELIHOODS, SHAPED
 from corsage.core.messages.replies import Replies
+from corsage.core.registry import LIKELIHOODS
 from corsage.solvers.known_clusters.generalised.ascent import Ascent
 from corsage.solvers.known_clusters.generalised.levels import (
     Design,
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from corsage.strategies.known_clusters.mixed_state import MixedModelKeys, MixedModelState
 
 QUADRATURE, LAPLACE, QUASI = "quadrature", "laplace", "quasi"
+SHAPED = LIKELIHOODS[2:]
+"""Losses with a shape of their own, which is estimated."""
 LIKELIHOOD = "likelihood"
 """The way of `Estimates` by which variances are found here."""
 FAMILY_LOSSES = ("logistic", *LIKELIHOODS)

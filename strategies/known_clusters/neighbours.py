@@ -14,8 +14,8 @@ import numpy as np
 
 from corsage.core.arrays import Floats
 from corsage.core.counts import EXAMPLES
-from corsage.core.likelihoods import LIKELIHOODS
 from corsage.core.messages.replies import Replies
+from corsage.core.registry import LIKELIHOODS
 from corsage.strategies.known_clusters.coins.conversation import evaluations_of
 from corsage.strategies.known_clusters.mixed_solution import MixedSolution
 from corsage.strategies.rounds.algorithm import EVALUATED_AT_ONCE
