@@ -87,13 +87,18 @@ class Likelihood:
             raise ConfigError(f"loss={self.job.loss}: by its likelihood alone, and {obstacle}.")
         elif self.keys.mixed_likelihood in (QUADRATURE, LAPLACE):
             raise ConfigError(f"mixed-likelihood={self.keys.mixed_likelihood}: {obstacle}.")
-        elif self.keys.mixed_likelihood == AUTO and self.keys.estimated:
+        elif self.keys.mixed_likelihood == AUTO and self.both and self.keys.mixed_variances == AUTO:
             self.job.note(f"penalised quasi-likelihood (mixed-likelihood=quasi): {obstacle}")
 
     @property
     def on(self) -> bool:
         """True if this is the way."""
         return self.state.estimates.way == LIKELIHOOD
+
+    @property
+    def both(self) -> bool:
+        """True if both strengths are to be estimated."""
+        return self.keys.known_gamma == self.keys.known_lambda == AUTO
 
     def obstacle(self, present: Present) -> str:
         """The reason why the likelihood cannot be had; empty: it can."""
@@ -103,7 +108,7 @@ class Likelihood:
         obstacles = (
             (wanted == QUASI, "mixed-likelihood=quasi asks for less"),
             (
-                not keys.known_gamma == keys.known_lambda == AUTO,
+                not self.both,
                 "one of known-gamma and known-lambda is given",
             ),
             (keys.mixed_variances == "summed", "mixed-variances=summed asks for EM"),

@@ -16,7 +16,9 @@ from corsage.core.errors import CorsageError
 from corsage.solvers.known_clusters.mixed_model import pack
 from corsage.strategies.known_clusters.coins.impossible import jets_fault
 from corsage.strategies.rounds.base import Result
-from tests.strategies.known_clusters.test_own_sums import run
+from tests.strategies.known_clusters.test_impossible import Lying
+from tests.strategies.known_clusters.test_own_sums import CLASSES, run
+from tests.support.federations import federate
 from tests.support.marginal import dense, joint_laplace
 
 INTERCEPT = {"mixed_random": "intercept", "mixed_grouping": "all", "num_rounds": 40}
@@ -216,3 +218,9 @@ def test_a_likelihood_that_no_rows_have_is_refused(lie: dict[str, float]) -> Non
     said = {"d": 1, "discrete": True, "two": True, "records": 20}
     assert not jets_fault(jets(), **said)  # type: ignore[arg-type]
     assert "cannot be" in jets_fault(jets(**lie), **said)  # type: ignore[arg-type]
+
+
+def test_a_node_that_lies_is_named() -> None:
+    keys = {**CLASSES, "mixed_likelihood": "laplace", "mixed_random": "intercept", "num_rounds": 4}
+    _, _, notes = federate("mixed-model", grid=Lying("jets", 1e9), **keys)
+    assert any("its likelihood cannot be" in note for note in notes.notes)
