@@ -43,6 +43,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from corsage.strategies.fedrep.fedrep_exact import FedRepExact
     from corsage.strategies.fedrep.fedrep_known import FedRepKnown
     from corsage.strategies.ifca import IFCA
+    from corsage.strategies.knn_per import KNNPer
     from corsage.strategies.known_clusters.async_al2sgd import AsyncAL2SGD
     from corsage.strategies.known_clusters.async_l2gd import AsyncL2GD
     from corsage.strategies.known_clusters.mixed_model import MixedModel
@@ -102,6 +103,7 @@ __all__ = [
     "FedRepConvex",
     "FedRepExact",
     "FedRepKnown",
+    "KNNPer",
     "LGFedAvg",
     "Local",
     "LocalClusters",

@@ -17,21 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from corsage.clients.parts.baseline import baselines_of
-from corsage.clients.parts.contract import (
-    FlowerClient,
-    Got,
-    Models,
-    Sent,
-    outputs_of,
-    report,
-    whole_models,
-)
+from corsage.clients.parts.contract import FlowerClient, Got, Models, Sent, report
 from corsage.clients.parts.samples import Samples, orders_of
 from corsage.core.arrays import Array, Arrays, Floats32
 from corsage.core.cache import Cache, Names
 from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.configuration.train_keys import LOSS
-from corsage.core.errors import UserError
+from corsage.core.errors import ConfigError, UserError
 from corsage.core.keys import Keys
 from corsage.core.measures import ADAPTATION_STEPS, GRADIENT_STEPS, USUAL_MEASURES, Measure, chosen
 from corsage.core.messages.asked import Takes
@@ -42,8 +34,8 @@ from corsage.networks.batches import Examples, Loss, Order
 from corsage.networks.local_training import train_bodies, train_heads, train_models
 from corsage.networks.network import Network
 from corsage.networks.proximal import Pull
-from corsage.networks.training import SINGLE, Types
-from corsage.networks.user_scores import Arithmetic, features_of_each, outputs_of_each, score
+from corsage.networks.training import Types
+from corsage.networks.user_scores import Arithmetic, features_of_each, score
 from corsage.strategies.effort import work_of
 
 if TYPE_CHECKING:
@@ -74,6 +66,13 @@ class Client(FlowerClient, Generic[K]):
     pace: float = 0.0  # steps that stand for an epoch (work=equal with local-steps); 0: all batches
     by_arithmetic: ClassVar[bool] = False  # do convex losses stand for the network?
     cohorts: ClassVar[bool] = False  # are all users of a known cluster at a node one participant?
+
+    def __init_subclass__(cls) -> None:
+        """Refuse a score of another prediction than that of what is stored, loaded and exported."""
+        super().__init_subclass__()
+        if "outputs" in vars(cls) and "by_arithmetic" not in vars(cls):
+            why = "users are scored by what `models` returns, which is loaded and exported, too"
+            raise ConfigError(f"{cls.__name__}.outputs: {why}; a Combined has several vectors.")
 
     def __init__(
         self,
@@ -238,7 +237,7 @@ class Client(FlowerClient, Generic[K]):
     @property
     def types(self) -> Types:
         """The types of inputs, and of labels that are numbers."""
-        return SINGLE
+        return self.full.inputs, torch.float32
 
     @property
     def samples(self) -> Samples:
@@ -281,9 +280,7 @@ class Client(FlowerClient, Generic[K]):
 
     def outputs(self, models: Models, data: Examples) -> Tensor:
         """The outputs of models for the users' samples."""
-        if self.alone:
-            return outputs_of_each(self.full, whole_models(models, len(self.users)), data)
-        return outputs_of(self.network, models, data)
+        return models.outputs(self.full if self.alone else self.network, data, self.alone)
 
     @property
     def alone(self) -> bool:

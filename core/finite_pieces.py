@@ -27,7 +27,7 @@ def finite(array: NDArray[Any]) -> bool:
 
 def finite_rows(rows: NDArray[Any]) -> Bools:
     """Mark the rows of finite numbers alone."""
-    return np.array([finite(row) for row in rows], bool)
+    return np.array([True] * len(rows) if finite(rows) else [finite(row) for row in rows], bool)
 
 
 def add_weighted(total: Floats | None, rows: Array, weights: Floats) -> Floats:

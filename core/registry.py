@@ -52,7 +52,7 @@ class Algorithm:
         return self.door or self.cls
 
 
-RANDOM_ALL = {"mixed_random": "all"}
+RANDOM_ALL = {"mixed_random": ("all",)}
 
 ALGORITHMS: dict[str, Algorithm] = {
     "fedrep": Algorithm("FedRep", "fedrep"),
@@ -76,6 +76,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fedbabu": Algorithm("FedBABU"),
     "fedproto": Algorithm("FedProto"),
     "fedamp": Algorithm("FedAMP"),
+    "knn-per": Algorithm("KNNPer"),
     "async-l2gd": Algorithm("AsyncL2GD", "known_clusters"),
     "async-al2sgd": Algorithm("AsyncAL2SGD", "known_clusters"),
     "mixed-model": Algorithm("MixedModel", "known_clusters"),
@@ -125,6 +126,7 @@ DATASETS: dict[str, str] = {
 
 ATTACHED: dict[str, str] = {
     "augment": "networks.augment",
+    "combined": "clients.parts.combined",
     "cut": "networks.cut",
     "devices": "strategies.devices.devices",
     "families": "core.families",

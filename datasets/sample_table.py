@@ -42,7 +42,8 @@ class Table:
     sample of it is never among them.
 
     `facts` name the columns of a table of one's own: `x` are then its cells, NaN where one is
-    missing, words numbered by the levels of their column. `notes` are worth a line each.
+    missing, words numbered by the levels of their column. `notes` are worth a line each. `classes`
+    are the names of the classes of what is no table, if they have any.
     """
 
     x: Array
@@ -57,6 +58,7 @@ class Table:
     balanced: bool = True
     facts: TableFacts | None = None
     notes: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
 
     @cached_property
     def strata(self) -> Ints:

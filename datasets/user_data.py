@@ -68,7 +68,7 @@ class FederatedData:
 
     Of a table of one's own, `facts` name the columns, and `x` are raw cells until the federation
     has agreed on a `preparation` (`dealing.prepared`); `own` are then the users' own scales, if
-    each has one. Images and tokens have nothing of that. `notes` are worth a line each.
+    each has one. Images and tokens have names of `classes` alone. `notes` are worth a line each.
     """
 
     users: list[str]
@@ -84,6 +84,7 @@ class FederatedData:
     preparation: Preparation | None = None
     own: OwnScales | None = None
     notes: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:

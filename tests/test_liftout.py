@@ -69,6 +69,12 @@ LIFTS = {
         "strategies/fedrep/fedrep_exact",
         "fedrep-convex",
     ),
+    "combined": Lift(
+        ("clients/parts/combined.py", "clients/knn_per.py", "strategies/knn_per.py"),
+        "strategy=knn-per",
+        "strategies/knn_per",
+        "fedavg",
+    ),
     "studies": Lift(
         ("app/studies", "app/study.py"), "strategy=local seed=0,1", "app/studies", "ditto"
     ),

@@ -184,6 +184,11 @@ class Row:
         from corsage.app.results.user_model import UserModel
 
         head = self.file.header
+        if head.combination is not None:
+            raise NoModel(
+                f"{self.name} has no model for new users: what is a user's own is made of its "
+                "samples. new-users=... holds some users back: the row +new."
+            )
         agreed = preparation_of(head)
         if agreed is not None and agreed.scaling == BY_USER:
             raise NoModel(

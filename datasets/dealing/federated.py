@@ -125,7 +125,7 @@ def made(facts: Facts, arrays: Arrays) -> FederatedData:
     return FederatedData(**{**facts, **arrays, **lists, "facts": columns})
 
 
-TUPLES = ("notes", "shift", "scale")
+TUPLES = ("notes", "shift", "scale", "classes")
 """Facts that JSON keeps as lists."""
 
 
@@ -146,6 +146,7 @@ def arrange(table: Table, dealt: Dealt, keys: DataKeys, seed: int) -> tuple[Fact
         "shift": table.shift,
         "scale": table.scale,
         "notes": table.notes,
+        "classes": table.classes,
         "facts": table.facts and table.facts.json(),
     }
     arrays: Arrays = {"x": table.x[rows], "y": table.y[rows], "bounds": bounds}

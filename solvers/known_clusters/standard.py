@@ -34,8 +34,14 @@ class Standard:
     sound: Floats
 
     @classmethod
-    def of(cls, a: Floats, b: Floats, records: float, intercept: bool) -> Standard:
-        """From the sums over all users of A (d, d) and b (d,); the intercept is last."""
+    def of(
+        cls, a: Floats, b: Floats, records: float, intercept: bool, zero: Floats | None = None
+    ) -> Standard:
+        """From the sums over all users of A (d, d) and b (d,); the intercept is last.
+
+        Where units do not differ in the intercept, slopes that do meet where features are 0: at
+        `zero` over its last number (d,), not at their means.
+        """
         squares, start, means = np.diag(a).copy(), np.zeros(len(b)), np.zeros(len(b))
         count = records
         if intercept:
@@ -43,6 +49,8 @@ class Standard:
             means[:-1], start[-1] = a[-1, :-1] / count, b[-1] / count
             around = squares - count * np.square(means)
             squares = np.where(around > CONSTANT * squares, around, 0.0)
+            if zero is not None:
+                means[:-1] = zero[:-1] / zero[-1]
         sound = squares > 0
         inverse = np.sqrt(count / np.where(sound, squares, count))
         matrix = np.diag(inverse)

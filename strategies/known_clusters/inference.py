@@ -16,6 +16,7 @@ import numpy as np
 from corsage.core.arrays import Arrays, Floats
 from corsage.solvers.known_clusters.variances.covariance import unknown
 from corsage.solvers.known_clusters.variances.covariance_fit import correlation, none
+from corsage.solvers.known_clusters.variances.shape_choice import numbers
 from corsage.solvers.known_clusters.variances.shapes import FULL
 from corsage.solvers.known_clusters.variances.uncertainty import RECORDS, Likely
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort
@@ -93,8 +94,7 @@ class Inference:
     def summary(self, answers: list[Answer]) -> LinearSummary:
         """All that is known."""
         noise, why = self._noise(answers)
-        varies = self.varies
-        names = [n for i, n in enumerate(self.units.names) if varies is None or varies[i]]
+        names = [self.units.names[n] for n in self._which]
         return LinearSummary(
             self._coefficients(noise),
             self._variances(noise),
@@ -107,6 +107,7 @@ class Inference:
             self._correlations(),
             self.covariance.intervals or (SUMS_OF_SEVERAL if self.fitted is not None else ""),
             self._dispersion(answers),
+            self._likelihood(),
         )
 
     def _dispersion(self, answers: list[Answer]) -> float | None:
@@ -117,6 +118,31 @@ class Inference:
         records = sum(members[user].train for answer in answers for user in answer.cohort.users)
         free = records - len(self.units.names) + len(self.solution.likelihood.columns)
         return sum(float(answer.rows["square"]) for answer in answers) / free if free > 0 else None
+
+    def _likelihood(self) -> dict[str, Any]:
+        """The restricted log likelihood of the table as it is, and the model that it is of."""
+        fit = self.covariance
+        if not fit.kinds or self.loss != "squared":
+            return {}
+        names = [self.units.names[n] for n in self._which]
+        levels = zip(fit.levels, fit.kinds, strict=True)
+        varies = np.ones(len(self.units.names)) if self.varies is None else self.varies
+        return {
+            "loglik": fit.loglik + self.units.density(self.solution.records),
+            "records": self.solution.records,
+            "squares": fit.squares * self.units.label**2,
+            "fixed": self.units.names,
+            "levels": {level: {"shape": kind, "varying": names} for level, kind in levels},
+            "apart": len(fit.names),
+            "numbers": 1 + numbers(fit.shapes(varies * fit.units.sound)),
+            "converged": fit.gain < self.solution.own_sums.flat,
+        }
+
+    @property
+    def _which(self) -> list[int]:
+        """The coefficients that differ between users."""
+        varies, d = self.varies, len(self.units.names)
+        return list(range(d)) if varies is None else np.flatnonzero(varies).tolist()
 
     @property
     def _one_model(self) -> bool:
@@ -240,7 +266,7 @@ class Inference:
 
     def _covariances(self) -> list[Component]:
         """Of each level, by coefficient where several vary; in the data's units."""
-        fit, units, varies = self.covariance, self.units, self.varies
+        fit, units, which = self.covariance, self.units, self._which
         shares: list[float | None] = [*fit.shares] or [None] * (1 + len(fit.levels))
         noise = fit.sigma2 * units.label**2 if self.loss == "squared" else LATENT
         found = []
@@ -248,20 +274,21 @@ class Inference:
             found.append(Component("residual", noise, shares[0], **self._sure(RECORDS)))
         for share, (level, covariance) in zip(shares[1:], fit.levels.items(), strict=False):
             own, sizes = units.matrix @ covariance @ units.matrix.T, fit.sizes(units.matrix)
-            if varies is not None and varies.sum() == 1:
-                value, sure = float(own[-1, -1]), self._sure(f"{level}: {units.names[-1]}")
+            if len(which) == 1:
+                n = which[0]
+                value, sure = float(own[n, n]), self._sure(f"{level}: {units.names[n]}")
                 found.append(Component(level[:-1], value, share, value == 0.0, **sure))
                 continue
             if share is not None and shares[0]:
                 found.append(Component(level[:-1], noise * share / shares[0], share))
             found += [
                 Component(
-                    f"{level[:-1]}: {name}",
+                    f"{level[:-1]}: {units.names[n]}",
                     float(own[n, n]),
                     at_boundary=none(own, n, sizes),
-                    **self._sure(f"{level}: {name}"),
+                    **self._sure(f"{level}: {units.names[n]}"),
                 )
-                for n, name in enumerate(units.names)
+                for n in which
             ]
         return found
 
@@ -273,7 +300,7 @@ class Inference:
         """Of each level with a full covariance, with the last coefficient."""
         fit, found = self.covariance, list[Correlation]()
         names, matrix = self.units.names, self.units.matrix
-        which = [n for n in range(len(names)) if self.varies is None or self.varies[n]]
+        which = self._which
         levels = fit.levels if FULL in fit.kinds else {}
         for kind, (level, own) in zip(fit.kinds, levels.items(), strict=False):
             covariance, sizes, last = matrix @ own @ matrix.T, fit.sizes(matrix), which[-1]
@@ -287,9 +314,9 @@ class Inference:
 
     def _latent(self, spread: dict[str, list[float]]) -> list[Component]:
         """By coefficient; of random intercepts with their share in the variance of a score."""
-        names = self.units.names
+        names = [self.units.names[n] for n in self._which]
         lists = {what[:-1]: values for what, values in spread.items()}
-        if self.solution.varies is None:
+        if self.varies is None or len(names) > 1:
             return [
                 Component(f"{what}: {name}", value)
                 for what, values in lists.items()

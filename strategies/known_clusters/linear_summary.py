@@ -136,6 +136,7 @@ class LinearSummary:
     correlations : of the coefficients that vary with the last of them.
     intervals : how those of variances were found, or why there are none.
     dispersion : Pearson's chi^2 over its degrees of freedom, of losses that are likelihoods.
+    likelihood : the restricted likelihood and the model that it is of; empty if there is none.
     """
 
     coefficients: list[Coefficient]
@@ -149,6 +150,7 @@ class LinearSummary:
     correlations: list[Correlation] = field(default_factory=list)
     intervals: str = ""
     dispersion: float | None = None
+    likelihood: dict[str, Any] = field(default_factory=dict)
 
     def json(self) -> dict[str, Any]:
         """As the result's file has it."""
@@ -163,6 +165,7 @@ class LinearSummary:
             "varying": self.varying,
             "errors": self.errors,
             "units": self.units,
+            "likelihood": self.likelihood,
         }
 
     def findings(self) -> list[Finding]:

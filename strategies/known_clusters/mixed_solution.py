@@ -38,7 +38,7 @@ from corsage.strategies.known_clusters.coins.impossible import step_fault
 from corsage.strategies.known_clusters.estimation import VarianceEstimation
 from corsage.strategies.known_clusters.likelihood_rounds import Likelihood, held_columns
 from corsage.strategies.known_clusters.own_sums import TRAVELLED, OwnSums
-from corsage.strategies.known_clusters.units import Units
+from corsage.strategies.known_clusters.units import Units, varying
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding, few_rows
 from corsage.strategies.rounds.turns import Script
@@ -101,17 +101,24 @@ class MixedSolution:
     @property
     def varies(self) -> Floats | None:
         """1 for each coefficient that differs between users, else 0 (d,); None: all do."""
+        varies = varying(self.job, self.size, self.keys.mixed_random)
         held = list(held_columns(self.job, self.keys, self.size).values())
-        if self.keys.mixed_random == "all" and not held:
-            return None
-        every = np.full(self.size, float(self.keys.mixed_random == "all"))
-        every[-1], every[held] = 1.0, 0.0
+        if not held:
+            return varies
+        every = np.ones(self.size) if varies is None else varies.copy()
+        every[held] = 0.0
         return every
 
     @property
     def units(self) -> Units:
         """The names and units of the coefficients."""
         return Units.of(self.job, self.size)
+
+    @property
+    def records(self) -> int:
+        """The training records of all users."""
+        members = self.job.members.everybody
+        return sum(members[user].train for c in self.present.cohorts for user in c.users)
 
     @property
     def tolerance(self) -> float:
@@ -314,9 +321,8 @@ class MixedSolution:
     def findings(self) -> list[Finding]:
         """The course of the solution, and the variances."""
         rows = [("rounds", f"{self.job.progress.round}"), *self._change(), *self._few()]
-        members, units = self.job.members.everybody, self.units
-        records = sum(members[user].train for c in self.present.cohorts for user in c.users)
-        density = units.density(records)
+        units = self.units
+        density = units.density(self.records)
         told = self.own_sums.findings(units, density)
         told = told or self.state.estimates.findings(units.label, density)
         return [Finding("solution", rows), *told]

@@ -23,6 +23,9 @@ from corsage.strategies.known_clusters.kept_sums import KeptSums
 from corsage.strategies.known_clusters.likelihood_search import LikelihoodState
 from corsage.strategies.known_clusters.paths import parents
 
+ALL_COLUMNS = ("all",)
+"""mixed-random where users differ in all coefficients."""
+
 
 @dataclass(frozen=True)
 class MixedModelKeys(ClusterKeys):
@@ -47,10 +50,11 @@ class MixedModelKeys(ClusterKeys):
         "nobody is in any, all",
         choices=("auto", "known", "all"),
     )
-    mixed_random: str = key(
-        "all",
-        "which coefficients differ between users: all, or the intercept alone (random intercepts)",
-        choices=("all", "intercept"),
+    mixed_random: tuple[str, ...] = key(
+        ALL_COLUMNS,
+        "which coefficients differ between users: all, intercept (random intercepts), or names of "
+        "columns, with intercept among them or not (intercept,Days); of a column of words all its "
+        "levels",
     )
     mixed_variances: str = key(
         "auto",
@@ -77,8 +81,9 @@ class MixedModelKeys(ClusterKeys):
     )
     mixed_neighbours: str = key(
         "simulations",
-        "gamma and lambda on auto: after the last round also one model for all, one a cluster and "
-        "one a user are solved and judged, and one that is better is named; costs their exchanges",
+        "gamma and lambda on auto: after the last round also one model for all, one a cluster, one "
+        "a user, random intercepts alone and one centre are solved and judged, and one that is "
+        "better is named; costs their exchanges",
         choices=("simulations", "always", "never"),
     )
     mixed_intervals: str = key(

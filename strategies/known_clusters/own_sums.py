@@ -121,6 +121,12 @@ class OwnSums:
         self.state.estimates.way = SUMMED if obstacle else USERS
         if obstacle and self.keys.mixed_variances not in (AUTO, SUMMED):
             raise ConfigError(f"mixed-variances={self.keys.mixed_variances}: {obstacle}.")
+        if obstacle and self.exact and self.some_columns:
+            named = ",".join(self.keys.mixed_random)
+            raise ConfigError(
+                f"mixed-random={named}: takes variances from each user's sums, or numbers for both "
+                f"strengths: {obstacle}."
+            )
         if obstacle and self.keys.mixed_variances == AUTO and self.wanted:
             self.job.note(f"one variance a level, for features as they are: {obstacle}")
 
@@ -128,6 +134,11 @@ class OwnSums:
     def wanted(self) -> bool:
         """True if both strengths are to be estimated."""
         return self.keys.known_gamma == self.keys.known_lambda == AUTO
+
+    @property
+    def some_columns(self) -> bool:
+        """True if not all coefficients differ, and others than the intercept alone do."""
+        return self.varies is not None and (self.varies.sum() != 1 or not self.varies[-1])
 
     @property
     def on(self) -> bool:
@@ -233,7 +244,7 @@ class OwnSums:
         found, tried = self.fitted(tree, users, varies, number)
         shares = explained(tree, found) if self.exact else self.latent(found)
         before = self.state.estimates.covariance
-        fit = CovarianceFit.of(found, units, names, shares)
+        fit = CovarianceFit.of(found, units, names, shares, float(parts.yy.sum()))
         fit.held_out, fit.refused = before.held_out, before.refused
         if tried:
             fit.held_out = {in_words(one.shapes): one.total for one in tried if not one.refused}
@@ -275,7 +286,10 @@ class OwnSums:
         square, slope, _ = users.total()
         slope = slope if self.exact else np.zeros(len(self.state.model))
         records, intercept = float(users.counts.sum()), self.job.config.model.intercept
-        return Standard.of(square, slope, records, intercept)
+        zero = None
+        if intercept and self.varies is not None and not self.varies[-1]:
+            zero = Units.of(self.job, len(slope)).matrix[-1]
+        return Standard.of(square, slope, records, intercept, zero)
 
     def fitted(
         self, tree: Tree, users: Users, varies: Floats, number: int

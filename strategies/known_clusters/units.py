@@ -9,6 +9,8 @@ import numpy as np
 
 from corsage.core.arrays import Floats
 from corsage.core.configuration.data_keys import BY_USER
+from corsage.core.errors import ConfigError
+from corsage.core.keys import nearest
 from corsage.core.tables.preparation import Preparation
 from corsage.strategies.rounds.job import Job
 
@@ -79,6 +81,38 @@ class Units:
         """
         volume = float(np.linalg.slogdet(self.matrix / self.label)[1])
         return volume - (records - len(self.names)) * float(np.log(self.label))
+
+
+def varying(job: Job, d: int, named: tuple[str, ...]) -> Floats | None:
+    """1 for each of d coefficients that `mixed-random` names, else 0 (d,); None: all differ.
+
+    A column of words has a coefficient a level.
+    """
+    if named == ("all",):
+        return None
+    places, intercept = places_by_column(job, d), job.config.model.intercept
+    if intercept:
+        places["intercept"] = [d - 1]
+    found = np.zeros(d)
+    for name in named:
+        if name not in places:
+            raise ConfigError(
+                f"mixed-random={name}: no column of that name.{nearest(name, places)}"
+            )
+        found[places[name]] = 1.0
+    return None if found.all() else found
+
+
+def places_by_column(job: Job, d: int) -> dict[str, list[int]]:
+    """The coefficients of each column, by its name; of inputs without columns x1, x2, ..."""
+    prepared, count = job.agreed.preparation, d - job.config.model.intercept
+    if prepared is None or len(prepared.features) != count:
+        return {f"x{number + 1}": [number] for number in range(count)}
+    places, first = dict[str, list[int]](), 0
+    for column in prepared.columns:
+        places[column.name] = list(range(first, first + len(column.features)))
+        first += len(column.features)
+    return places
 
 
 def outcome(loss: str, prepared: Preparation | None) -> str:

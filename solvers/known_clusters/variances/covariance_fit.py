@@ -13,6 +13,7 @@ from corsage.solvers.known_clusters.variances.constraints import NO_DEVIATION
 from corsage.solvers.known_clusters.variances.scoring import Fitted, Scoring
 from corsage.solvers.known_clusters.variances.shape_choice import equal_shapes, grouped
 from corsage.solvers.known_clusters.variances.shapes import Shape
+from corsage.solvers.known_clusters.variances.turning import searched
 from corsage.solvers.known_clusters.variances.uncertainty import Likely
 
 NO_VARIANCE_SHARE = 1e-12
@@ -52,6 +53,7 @@ class CovarianceFit:
     users, clusters : covariances (g, d, d) and (1, d, d), or (0, d, d) if there is one cluster.
     above : of the levels above the clusters, from below, each (d, d).
     loglik : the restricted log likelihood.
+    squares : of all labels around their mean: a mark of the data.
     gain : what following its slope would add to twice that: 0 if it has converged.
     shares : of records, users and clusters in the variance of a record; empty if unknown.
     held_out : log likelihood of users that were left out, by the shapes that were tried.
@@ -70,6 +72,7 @@ class CovarianceFit:
     clusters: Floats = field(default_factory=lambda: np.zeros((0, 0, 0)))
     above: list[Floats] = field(default_factory=list)
     loglik: float = 0.0
+    squares: float = 0.0
     gain: float = 0.0
     shares: list[float] = field(default_factory=list)
     held_out: dict[str, float] = field(default_factory=dict)
@@ -80,7 +83,12 @@ class CovarianceFit:
 
     @classmethod
     def of(
-        cls, found: Fitted, units: Standard, names: list[str], shares: list[float]
+        cls,
+        found: Fitted,
+        units: Standard,
+        names: list[str],
+        shares: list[float],
+        squares: float = 0.0,
     ) -> CovarianceFit:
         """A fit to these clusters in standard units, told in those of the model."""
         sigma2, d = found.found.middle.sigma2, len(units.start)
@@ -95,6 +103,7 @@ class CovarianceFit:
             clusters=own[1] if len(own) > 1 else np.zeros((0, d, d)),
             above=[one[0] for one in own[2:]],
             loglik=units.density - found.deviance / 2,
+            squares=squares,
             gain=found.gain,
             shares=shares,
         )
@@ -159,11 +168,12 @@ def again(
     known = before.shapes(varies) if before.kinds else shapes
     same = len(known) == len(shapes) and (not before.names or before.names == names)
     shapes = known if same else shapes
-    search = Scoring(grouped(tree, shapes), shapes)
+    whole = grouped(tree, shapes)
+    search = Scoring(whole, shapes)
     if not (same and before.kinds):
-        return search.fitted()
+        return searched(whole, shapes)
     start = search.apart(before.x)
-    found = search.fitted(start)
+    found = searched(whole, shapes, start)
     if not slow:
         return found
     half = [(one + other) / 2 for one, other in zip(start, found.x, strict=True)]
