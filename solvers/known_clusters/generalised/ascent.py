@@ -23,7 +23,7 @@ FLAT = 1e-3
 """A curvature below this, of scores in standard units, is none: the standard error would be 30."""
 SMALL_CURVATURE = 1e-2
 """Directions that curve less say nothing: not even that a search has not ended."""
-FAR = 8.0
+FAR_AWAY = 8.0
 """No parameter is as large where the likelihood has a top that data tell."""
 
 
@@ -96,7 +96,7 @@ class Ascent:
         values, vectors = np.linalg.eigh(-self.bend)
         found = np.zeros(len(self.at))
         for value, vector in zip(values, vectors.T, strict=True):
-            if value < FLAT and abs(vector @ self.at) > FAR:
+            if value < FLAT and abs(vector @ self.at) > FAR_AWAY:
                 found = np.maximum(found, np.abs(vector) > 0.1)
         return found
 
