@@ -25,6 +25,8 @@ SMALL_CURVATURE = 1e-2
 """Directions that curve less say nothing: not even that a search has not ended."""
 FAR_AWAY = 8.0
 """No parameter is as large where the likelihood has a top that data tell."""
+FALLEN = 1e-4
+"""A curvature that fell to this share of the first one's runs out, however near it still is."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Ascent:
     radius : how far the next step may lead.
     promised : the gain that the quadratic foretold of the present look.
     looks : places looked at.
+    first : the first Hessian.
     """
 
     ahead: Floats
@@ -48,6 +51,7 @@ class Ascent:
     radius: float = FIRST_RADIUS
     promised: float = 0.0
     looks: int = 0
+    first: Floats = field(default_factory=lambda: np.zeros((0, 0)))
 
     def look(self, value: float, slope: Floats, bend: Floats, slack: float = 0.0) -> Ascent:
         """After the numbers at the place ahead, which is the best one now if they are no less.
@@ -64,7 +68,9 @@ class Ascent:
         if len(self.at) and self.promised > 0:
             share, full = (value - self.value) / self.promised, self.length > 0.9 * radius
             radius *= 2.0 if share > 0.5 and full else 0.5 if share < 0.1 else 1.0
-        return Ascent(self.ahead, self.ahead, value, slope, bend, radius, 0.0, looks).stepped()
+        first = self.first if len(self.first) else bend
+        found = Ascent(self.ahead, self.ahead, value, slope, bend, radius, 0.0, looks, first)
+        return found.stepped()
 
     @property
     def length(self) -> float:
@@ -87,16 +93,14 @@ class Ascent:
 
     @property
     def open(self) -> Floats:
-        """1 for parameters that have run far away, where the likelihood curves no more (K,).
-
-        In the direction in which it curves least.
-        """
+        """1 for parameters that run away, where the likelihood curves no more (K,)."""
         if not len(self.at):
             return np.zeros(0)
         values, vectors = np.linalg.eigh(-self.bend)
         found = np.zeros(len(self.at))
         for value, vector in zip(values, vectors.T, strict=True):
-            if value < FLAT and abs(vector @ self.at) > FAR_AWAY:
+            fell = value < FALLEN * -(vector @ self.first @ vector)
+            if value < FLAT and (fell or abs(vector @ self.at) > FAR_AWAY):
                 found = np.maximum(found, np.abs(vector) > 0.1)
         return found
 
