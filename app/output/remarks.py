@@ -19,6 +19,7 @@ from corsage.core.configuration.data_keys import UNSCALED
 from corsage.core.configuration.known_keys import defaults, keys_of_algorithms
 from corsage.core.measures import MEASURES
 from corsage.core.registry import ALGORITHMS, attached, source
+from corsage.datasets.dealing.dealt import two_meanings
 from corsage.datasets.dealing.federated import simulated
 from corsage.datasets.user_data import FederatedData
 from corsage.strategies.rounds.base import Strategy
@@ -58,7 +59,7 @@ class Remarks(Callback):
         data = dealt(strategy)
         if data is None:
             return
-        for note in data.notes if self.strategies else ():
+        for note in (*two_meanings(strategy.config.data), *data.notes) if self.strategies else ():
             strategy.job.note(note)
         if by_sgd(strategy) and (said := wild(as_inputs(data, strategy))):
             strategy.job.note(said)
