@@ -14,6 +14,11 @@ SCALE_CHOICES = (FEDERATED, BY_USER, UNSCALED)
 MISSING_CHOICES = ("refuse", "mean", "flag")
 """Treatments of a table's missing cells."""
 
+PARTITIONS = (
+    *(AUTO, "iid", "shards", "classes", "consecutive"),
+    *("dirichlet", "dirichlet-by-user", "dirichlet-by-class", "natural"),
+)
+
 
 @dataclass(frozen=True)
 class DataKeys(Keys):
@@ -36,13 +41,10 @@ class DataKeys(Keys):
         "how samples are dealt: the paper's shards, exactly classes-per-user distinct classes, "
         "classes-per-user consecutive ones, Dirichlet label shares of users of equal sizes "
         "(dirichlet-by-user, in short dirichlet), each class by Dirichlet shares over the users "
-        "(dirichlet-by-class), or the data's own users (natural); auto: natural for csv and npz with a user-column and where data have nothing "
-        "else, shards for all others",
-        choices=(
-            AUTO, "iid", "shards", "classes", "consecutive", "dirichlet", "dirichlet-by-user",
-            "dirichlet-by-class", "natural",
-        ),
-    )  # fmt: skip
+        "(dirichlet-by-class), or the data's own users (natural); auto: natural for csv and npz "
+        "with a user-column and where data have nothing else, shards for all others",
+        choices=PARTITIONS,
+    )
     classes_per_user: int = key(2, "shards, classes, consecutive: classes a user (S)", low=1)
     alpha: float = key(0.5, "dirichlet-...: concentration; small is heterogeneous", low=1e-6)
     size_sigma: float = key(
