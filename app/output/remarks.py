@@ -37,7 +37,7 @@ SCALED_UNTRAINED = "; more rounds or another lr may help"
 OVERTRAINED = "; fewer rounds, a smaller lr or a larger weight-decay may help"
 """Advice to who trains by SGD."""
 WORSE = 1.1
-"""A last error so many times the first is one that has risen."""
+"""A last error so many times the first is one that has risen, and scores fall as far."""
 
 
 class Remarks(Callback):
@@ -66,10 +66,10 @@ class Remarks(Callback):
 
     def on_end(self, strategy: Strategy[Any, Any], results: Sequence[Summary]) -> None:
         """A line on each row whose models are of no use."""
-        rose = risen(results[0]) if results else ""
-        if rose:
-            strategy.job.note(rose + OVERTRAINED * by_sgd(strategy))
-        for result in results[bool(rose) :]:
+        worse = worsened(results[0]) if results else ""
+        if worse:
+            strategy.job.note(worse + OVERTRAINED * by_sgd(strategy))
+        for result in results[bool(worse) :]:
             if said := useless(result.json()):
                 row = f"{result.strategy}: " if result is not results[0] else ""
                 strategy.job.note(row + said + untrained(strategy))
@@ -136,15 +136,16 @@ def wild(data: FederatedData) -> str:
     )
 
 
-def risen(result: Summary) -> str:
-    """A remark on an error that rose over the run."""
+def worsened(result: Summary) -> str:
+    """A remark on a measure that got worse over the run: an error that rose, a score that fell."""
     measure = MEASURES[result.measure]
-    if measure.higher_is_better or len(result.curve) < 2:
+    if len(result.curve) < 2:
         return ""
     (early, first), (late, last) = result.curve[0], result.curve[-1]
-    if last <= WORSE * first:
+    if float(measure.merit(first - last)) <= (WORSE - 1) * abs(first):
         return ""
     return (
-        f"{measure.word} rose from {measure.text(first)} at round {early} to {measure.text(last)} "
-        f"at {late}"
+        f"{measure.word} {'fell' if measure.higher_is_better else 'rose'} from "
+        f"{measure.text(first)}{measure.unit} at round {early} to {measure.text(last)}"
+        f"{measure.unit} at {late}"
     )
