@@ -7,7 +7,7 @@ each user says what its own training labels would give.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,30 +49,38 @@ class Remarks(Callback):
     strategies : of the run, by name, for its first one, which alone says what is so of all.
     """
 
+    reports = True
+
     def __init__(self, strategies: Sequence[str] = ()) -> None:
         self.strategies = strategies
 
     def on_start(self, strategy: Strategy[Any, Any]) -> None:
         """A line on each thing that was noticed, and on inputs that SGD will not like."""
         for note in idle(strategy.config, self.strategies) if self.strategies else ():
-            strategy.job.note(note)
+            strategy.job.note.warn(note)
         data = dealt(strategy)
         if data is None:
             return
         for note in (*two_meanings(strategy.config.data), *data.notes) if self.strategies else ():
             strategy.job.note(note)
         if by_sgd(strategy) and (said := wild(as_inputs(data, strategy))):
-            strategy.job.note(said)
+            strategy.job.note.warn(said)
 
     def on_end(self, strategy: Strategy[Any, Any], results: Sequence[Summary]) -> None:
         """A line on each row whose models are of no use."""
-        worse = worsened(results[0]) if results else ""
-        if worse:
-            strategy.job.note(worse + OVERTRAINED * by_sgd(strategy))
-        for result in results[bool(worse) :]:
-            if said := useless(result.json()):
-                row = f"{result.strategy}: " if result is not results[0] else ""
-                strategy.job.note(row + said + untrained(strategy))
+        for said in verdicts(strategy, results):
+            strategy.job.note.warn(said)
+
+
+def verdicts(strategy: Strategy[Any, Any], results: Sequence[Summary]) -> Iterator[str]:
+    """Lines on rows that got worse, or whose models are no better than a guess."""
+    worse = worsened(results[0]) if results else ""
+    if worse:
+        yield worse + OVERTRAINED * by_sgd(strategy)
+    for result in results[bool(worse) :]:
+        if said := useless(result.json()):
+            row = f"{result.strategy}: " if result is not results[0] else ""
+            yield row + said + untrained(strategy)
 
 
 def untrained(strategy: Strategy[Any, Any]) -> str:
