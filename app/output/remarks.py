@@ -63,7 +63,7 @@ class Remarks(Callback):
             return
         for note in (*two_meanings(strategy.config.data), *data.notes) if self.strategies else ():
             strategy.job.note(note)
-        if by_sgd(strategy) and (said := wild(as_inputs(data, strategy))):
+        if by_sgd(strategy) and (said := stands_still(strategy) or wild(as_inputs(data, strategy))):
             strategy.job.note.warn(said)
 
     def on_end(self, strategy: Strategy[Any, Any], results: Sequence[Summary]) -> None:
@@ -85,7 +85,7 @@ def verdicts(strategy: Strategy[Any, Any], results: Sequence[Summary]) -> Iterat
 
 def untrained(strategy: Strategy[Any, Any]) -> str:
     """Advice on models that are no better than a guess; a standardised table is scaled already."""
-    if not by_sgd(strategy):
+    if not by_sgd(strategy) or stands_still(strategy):
         return ""
     agreed = strategy.job.agreed.preparation
     return SCALED_UNTRAINED if agreed and agreed.scaling != UNSCALED else UNTRAINED
@@ -125,6 +125,11 @@ def as_inputs(data: FederatedData, strategy: Strategy[Any, Any]) -> FederatedDat
 def by_sgd(strategy: Strategy[Any, Any]) -> bool:
     """True if models are trained by steps of `lr`."""
     return not (ALGORITHMS[source(strategy.name)].family in SOLVED and strategy.job.convex)
+
+
+def stands_still(strategy: Strategy[Any, Any]) -> str:
+    """A remark on steps of no length."""
+    return "lr=0: no step changes anything; set it above 0" * (strategy.config.train.lr == 0)
 
 
 def wild(data: FederatedData) -> str:
