@@ -47,7 +47,7 @@ FREE = {
 
 FORGOTTEN_MARK = "forgotten"
 """What stands in `config.json` of a run that has forgotten users."""
-EMPTY_FOLDER = "no config.json in it: no run has begun there"
+EMPTY_FOLDER = "no config.json in it: no run has begun there; start a new run"
 """What is wrong with another folder, and with that of a run that was killed before it began."""
 
 
