@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from logging import WARNING
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from flwr.clientapp import ClientApp
 from flwr.supercore import log
@@ -159,8 +159,8 @@ def simulate(  # noqa: PLR0913 (data in every form that people have them in)
             warn_if_untested()
         columns = {"user": user, "label": label, "cluster": cluster}
         given = data_of(data, (x, y), columns, keys)
-        alone = isinstance(strategies, str | Strategy) or not isinstance(strategies, Sequence)
-        listed: list[Any] = [strategies] if alone else [*strategies]
+        several = isinstance(strategies, Sequence) and not isinstance(strategies, str)
+        listed: list[Any] = [*cast(Sequence[Any], strategies)] if several else [strategies]
         made = prepared(listed, given, keys, progress)
         for strategy in made:
             strategy.callbacks.extend(callbacks)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from corsage import simulate
+from corsage.app.simulation import simulate
 from corsage.core.configuration.config import Config
 from corsage.datasets.dealing.federated import simulated
 from corsage.experiments.runner import say

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from corsage.core.configuration.key_groups import DataKeys
 from corsage.core.configuration.known_keys import defaults, known_keys
 from corsage.core.errors import ConfigError
 from corsage.core.keys import names, word
-from corsage.core.registry import ALGORITHMS, DATASETS, keys_class
+from corsage.core.registry import DATASETS, keys_class
 
 OF_DATA = [name for name in names(DataKeys) if name != "cache-dir"]
 """Keys with which somebody says which data are meant."""
@@ -69,32 +69,15 @@ def spelled(values: Mapping[str, str]) -> str:
 def read_words(words: Iterable[str]) -> dict[str, Any]:
     """`key=value` words and TOML files of the command line; later ones win."""
     values: dict[str, Any] = {}
-    words = list(words)
-    for place, text in enumerate(words):
+    for text in words:
         if text.endswith(".toml") and "=" not in text:
             values.update(read_toml(Path(text)))
         elif "=" in text:
             name, value = text.split("=", 1)
             values[name.strip().removeprefix("--")] = value.strip().strip("'\"")
         else:
-            meant = as_a_key(words, place)
-            hint = f" Did you mean {meant}?" * bool(meant)
-            raise ConfigError(f"{text}: expected key=value or a TOML file.{hint}")
+            raise ConfigError(f"{text}: expected key=value or a TOML file.")
     return values
-
-
-def as_a_key(words: Sequence[str], place: int) -> str:
-    """The `key=value` that somebody meant by a word without `=`; empty if it is like none."""
-    text, before = words[place], words[place - 1] if place else ""
-    name, _, value = text.strip("-").partition(":")
-    value = value or "".join(word for word in words[place + 1 : place + 3] if word != "=")
-    if (key := name.replace("_", "-")) in defaults():
-        return f"{key}={value or 'VALUE'}"
-    if text.strip(",") in ALGORITHMS:
-        listed = before if before.startswith("strategy=") else "strategy="
-        return f"{listed.rstrip(',')}{',' * (listed == before)}{text.strip(',')}"
-    kind = Path(text).suffix.removeprefix(".").lower()
-    return f"dataset={kind} data-file={text}" if kind in ("csv", "npz") else ""
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -79,9 +79,8 @@ class DataKeys(Keys):
     @property
     def dealing(self) -> str:
         """The partition by which samples are dealt."""
-        return {AUTO: self.usual, "dirichlet-by-user": "dirichlet"}.get(
-            self.partition, self.partition
-        )
+        short = {AUTO: self.usual, "dirichlet-by-user": "dirichlet"}
+        return short.get(self.partition, self.partition)
 
 
 @dataclass(frozen=True)

@@ -195,7 +195,7 @@ def shared_out(count: int, sizes: Ints, total: int, alpha: float, rng: np.random
     shares = np.maximum(rng.dirichlet(np.full(len(sizes), min(alpha, 1e6))), 1e-300)
     shares = np.cumsum(shares * (sizes < total / len(sizes)))
     ends = np.rint(shares / shares[-1] * count).astype(np.int64)
-    return np.diff(ends, prepend=0)
+    return np.asarray(np.diff(ends, prepend=0))
 
 
 def natural(

@@ -132,10 +132,9 @@ class Summary:
     def over_samples(self) -> float:
         """The measure of all test samples together; else users' values weighted by samples."""
         own = self.measures.get(self.measure)
-        if own is not None and own.pooled is not None:
-            return own.pooled
         sizes = [self.test_sizes.get(user, 1) for user in self.per_user]
-        return float(np.average(list(self.per_user.values()), weights=sizes))
+        mean = float(np.average([*self.per_user.values()], weights=sizes))
+        return mean if own is None or own.pooled is None else own.pooled
 
     def json(self) -> Json:
         """As the summary's file has it."""
