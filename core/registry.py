@@ -139,6 +139,7 @@ ATTACHED: dict[str, str] = {
     "report": "app.report.document",
     "riding": "strategies.devices.riding",
     "robust": "core.robust",
+    "round lines": "app.output.round_lines",
     "same data": "strategies.rounds.same_data",
     "sizes": "strategies.rounds.sizes",
     "studies": "app.studies.performing",

@@ -43,6 +43,8 @@ FREE_TEXT = 50
 """Words beyond so many that differ in more than half of the rows are no categories."""
 IDS = re.compile(r"(.*[_ .-])?(?i:id|index|nr|no|key)|.*[a-z](Id|ID|Key)|(?i:unnamed.*)")
 SOME_ROWS = 20
+MANY_CLASSES = 20
+"""More classes than a table has as a rule."""
 TRUTHS = ("true", "false")
 
 
@@ -193,13 +195,22 @@ def numbered(name: str) -> ColumnFacts:
 
 
 def class_note(label: ColumnFacts, y: Array) -> list[str]:
-    """A note on numbered classes that do not begin with 0."""
-    if label.kind != NUMBERED_CLASSES or not len(y) or y.min() <= 0:
+    """Notes on numbered classes that are very many, or do not begin with 0."""
+    if label.kind != NUMBERED_CLASSES or not len(y):
         return []
-    return [
-        "no row has the class 0, which the models have all the same; category-columns="
-        f"{label.name} makes classes of those that there are"
-    ]
+    if (many := len(np.unique(y))) > MANY_CLASSES:
+        return [
+            f"column {label.name!r}: its {many} different whole numbers are taken for classes; "
+            "labels=numbers predicts them as numbers"
+        ]
+    return (
+        []
+        if y.min() <= 0
+        else [
+            "no row has the class 0, which the models have all the same; category-columns="
+            f"{label.name} makes classes of those that there are"
+        ]
+    )
 
 
 def id_note(name: str, column: Floats) -> str:
