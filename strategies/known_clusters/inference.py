@@ -175,10 +175,15 @@ class Inference:
 
     def _noise(self, answers: list[Answer]) -> tuple[float | None, str]:
         """sigma^2 in the model's units, if standard errors can be given; how, or why not."""
-        if self.loss not in ("squared", *FAMILY_LOSSES):
-            return None, f"none: loss={self.loss} is no likelihood"
-        if not self.whole:
-            return None, "none: losses are no likelihood with loss-scale=mean or a ridge"
+        likelihood = self.loss in ("squared", *FAMILY_LOSSES)
+        if not likelihood or not self.whole:
+            of = "losses" if likelihood else f"loss={self.loss}"
+            end = (
+                "are no likelihood with loss-scale=mean or a ridge"
+                if likelihood
+                else "is no likelihood"
+            )
+            return None, f"none: {of} {end}"
         if self.generalised.how:
             return self._information()
         if why := self._unsettled:
