@@ -31,6 +31,7 @@ from corsage.core.configuration.keywords import Keywords
 from corsage.core.errors import FOR_ALL, CheckpointError, ConfigError
 from corsage.core.keys import flatten, kebab
 from corsage.core.messages.encoding import decode
+from corsage.core.registry import attached
 from corsage.core.version import warn_if_untested
 from corsage.datasets.dealing.federated import check_users, simulated
 from corsage.datasets.user_data import FederatedData
@@ -160,9 +161,13 @@ def simulate(  # noqa: PLR0913 (data in every form that people have them in)
         columns = {"user": user, "label": label, "cluster": cluster}
         given = data_of(data, (x, y), columns, keys)
         listed = [strategies] if isinstance(strategies, str | Strategy) else list(strategies)
+        if listed == [AUTOMATIC]:
+            return attached("answer").answer(listed, given, keys, progress, callbacks, user)
         made = prepared(listed, given, keys, progress)
         for strategy in made:
             strategy.callbacks.extend(callbacks)
+        if not all(strategy.config.data.test_fraction for strategy in made):
+            return attached("answer").fitted(made, progress)
         return compared(made, progress)
 
 

@@ -124,6 +124,7 @@ DATASETS: dict[str, str] = {
 
 
 ATTACHED: dict[str, str] = {
+    "answer": "app.answer.answering",
     "augment": "networks.augment",
     "cut": "networks.cut",
     "devices": "strategies.devices.devices",

@@ -64,7 +64,9 @@ class Remarks(Callback):
             strategy.job.note(said)
 
     def on_end(self, strategy: Strategy[Any, Any], results: Sequence[Summary]) -> None:
-        """A line on each row whose models are of no use."""
+        """A line on each row whose models are of no use, as far as they were not fitted to it."""
+        if not strategy.config.data.test_fraction:
+            return
         rose = risen(results[0]) if results else ""
         if rose:
             strategy.job.note(rose + OVERTRAINED * by_sgd(strategy))

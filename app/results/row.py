@@ -56,10 +56,15 @@ class Row:
         shared: Callable[[], Arrays],
         summary: Summary | None = None,
     ) -> None:
-        self.numbers, self._open, self._data, self._shared = numbers, models, data, shared
+        self.numbers, self._open, self.data, self.shared = numbers, models, data, shared
         self._summary = summary
         self.hurt: dict[str, Hurt] = {}
         """Who is worse off than alone, and than with one model for all."""
+
+    def with_numbers(self, numbers: Json, own: Callable[[Summary], Summary]) -> Row:
+        """The same models with other numbers; `own` makes the strategy's object say them too."""
+        summary = None if self._summary is None else own(self._summary)
+        return Row(numbers, self._open, self.data, self.shared, summary)
 
     def compare(self, hurt: Mapping[str, Hurt]) -> None:
         """Take who is worse off here than in other rows of the same table."""
@@ -195,7 +200,7 @@ class Row:
             for n in self.file.names
             if SHARED_PREFIX in n
         }
-        known = {**self._shared(), **known}
+        known = {**self.shared(), **known}
         model = UserModel("", head, known, self._vectors)
         network = model.network
         names = [b.name for b in network.blocks]
@@ -224,8 +229,13 @@ class Row:
 
         if self.file.header.devices:
             raise NoModel(f"{self.name}: the users' test data are on their devices.")
+        if self.numbers.get("held_out", {}).get("rows"):
+            raise NoModel(
+                f"{self.name}: its models are fitted to all rows, of which none is left to judge "
+                "them by; its scores are of models that were fitted before, without some of them."
+            )
 
-        data, agreed = self._data(), preparation_of(self.file.header)
+        data, agreed = self.data(), preparation_of(self.file.header)
         if agreed is not None and data.facts is not None:
             data = prepared(data, agreed)
         found = {user: self._judged(user, data) for user in self.users if len(data[user].y_test)}
@@ -243,7 +253,7 @@ class Row:
         return float(measure.user({**scores.counts, "num-examples": n})[0])
 
     def _vectors(self) -> Any:
-        vectors = self._data().vectors
+        vectors = self.data().vectors
         if vectors is None:
             raise DataError("the run's data have no vectors.")
         return vectors

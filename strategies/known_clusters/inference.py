@@ -32,6 +32,7 @@ from corsage.strategies.known_clusters.linear_summary import (
 )
 from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
 from corsage.strategies.known_clusters.own_sums import LATENT
+from corsage.strategies.known_clusters.spreads import spreads
 from corsage.strategies.rounds.turns import Script
 
 MOST_LISTED, MOST_ESTIMATES = 2000, 20_000
@@ -102,6 +103,7 @@ class Inference:
             self._clusters(noise),
             self._correlations(),
             self.covariance.intervals or (SUMS_OF_SEVERAL if self.fitted is not None else ""),
+            spreads(self.state, noise, self.loss == "squared"),
         )
 
     @property

@@ -133,6 +133,7 @@ class LinearSummary:
     clusters : by their names, where there are several.
     correlations : of the coefficients that vary with the last of them.
     intervals : how those of variances were found, or why there are none.
+    spread : what prediction intervals need (spreads.py), if there is sigma^2.
     """
 
     coefficients: list[Coefficient]
@@ -145,6 +146,7 @@ class LinearSummary:
     clusters: dict[str, ClusterEstimate] = field(default_factory=dict)
     correlations: list[Correlation] = field(default_factory=list)
     intervals: str = ""
+    spread: dict[str, Any] | None = None
 
     def json(self) -> dict[str, Any]:
         """As the result's file has it."""
@@ -158,6 +160,7 @@ class LinearSummary:
             "varying": self.varying,
             "errors": self.errors,
             "units": self.units,
+            "spread": self.spread,
         }
 
     def findings(self) -> list[Finding]:
