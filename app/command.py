@@ -79,13 +79,17 @@ def perform(words: list[str], title: str = "") -> int:
     return exit_code(work)
 
 
-def run_or_study(values: dict[str, Any], json_file: str) -> None:
-    """One run, or several: where a key has several values, such as seed=0,1,2."""
+def run_or_study(values: dict[str, Any], json_file: str, fits: bool = False) -> None:
+    """One run, or several: where a key has several values, such as seed=0,1,2.
+
+    One that `fits`, or whose strategies are left to the data, ends with a fit to all rows.
+    """
+    fits = fits or AUTOMATIC in named(values)
     values = decided(values)
     if is_study_of(values):
         attached("studies").run_study(values, json_file)
     else:
-        simulate_and_report(Config.parse(values), json_file)
+        simulate_and_report(Config.parse(values), json_file, fits and not values.get("resume"))
 
 
 def named(values: Mapping[str, Any]) -> list[str]:
@@ -112,7 +116,7 @@ def decided(values: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def simulate_and_report(config: Config, json_file: str) -> None:
+def simulate_and_report(config: Config, json_file: str, fits: bool = False) -> None:
     """Run the simulation, then copy its summary, also of a comparison that is not whole."""
     announce(config)
     from corsage.app.engines import simulate
@@ -121,8 +125,9 @@ def simulate_and_report(config: Config, json_file: str) -> None:
     target = Path(json_file).expanduser() if json_file else None
     if target and not target.parent.is_dir():
         raise ConfigError(f"--json {json_file}: its folder does not exist.")
+    config, at = attached("answer").begun(config) if fits else (config, None)
     try:
-        folder = simulate(config)
+        folder = simulate(config, at)
     except StrategiesFailed as error:
         copy_summary(error.folder, target)
         raise

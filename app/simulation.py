@@ -18,7 +18,7 @@ from corsage.app.engines import number_of_nodes
 from corsage.app.given import Data, data_of, moved
 from corsage.app.local_grid import LocalGrid
 from corsage.app.output.notebook import calm_log
-from corsage.app.output.progress import Watcher, is_tty
+from corsage.app.output.progress import is_tty, watcher
 from corsage.app.output.remarks import Remarks
 from corsage.app.output.usage import in_a_line
 from corsage.app.results.row import Row
@@ -378,7 +378,7 @@ def run(
     config = strategy.config
     check_users(simulated(config.data, config.federation.num_users, config.run.seed))
     if progress:
-        strategy.callbacks.append(Watcher(strategy.config.run.num_rounds))
+        strategy.callbacks.append(watcher(strategy.config))
     strategy.callbacks.append(Remarks(strategies))
     strategy.job.collects = True
     grid = LocalGrid(app, number_of_nodes(strategy.config))

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corsage.app.answer.facts import facts
+from corsage.app.automatic import with_labels
 from corsage.app.answer.held_out import compared, refits
 from corsage.app.answer.merged import Json, judged_by, with_scores
 from corsage.app.output.answer import recommended
 from corsage.app.output.usage import in_a_line
 from corsage.app.results.row import Row
+from corsage.app.run.endings import HELD_OUT
 from corsage.core.configuration.config import AUTOMATIC, Config
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import guarded, write_atomically
@@ -27,9 +29,6 @@ if TYPE_CHECKING:
     from corsage.app.simulation import Comparison
     from corsage.strategies.rounds.base import Strategy
     from corsage.strategies.rounds.callbacks import Callback
-
-HELD_OUT = "held-out.json"
-"""In a run folder, what was found before its models were fitted to all rows."""
 
 
 def planned(config: Config, who: str) -> tuple[Config, Json | None]:
@@ -66,7 +65,9 @@ def answer(
     """The strategies that are named, or suit the data, compared and then fitted to all rows."""
     from corsage.app import simulation
 
-    own, names = simulation.decided([*listed], given.among(keys), progress)
+    words = with_labels(simulation.kebab_keys(given.among(keys)))
+    own = {name.replace("-", "_"): value for name, value in words.items()}
+    own, names = simulation.decided([*listed], own, progress)
     if listed == [AUTOMATIC] and not float(own.get("test_fraction", 1)):
         names = [str(names[0]).partition(",")[0]]  # nothing is to be compared
     config = simulation.named(",".join(map(str, names)), own)

@@ -21,7 +21,8 @@ def facts(row: Row) -> Json:
     found: Json = {"rows": len(data.y), "users": len(data.users), "columns": columns(data)}
     if data.clusters:
         found["clusters"] = len(set(data.clusters.values()))
-    if data.num_classes or not row.file.header.kept or not row.file.alike:
+    head = row.file.header
+    if head.model["model"] != "linear" or data.num_classes or not (head.kept and row.file.alike):
         return found
     x, y, who = inputs(row, data)
     theta = models(row)[who]

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from rich.console import RenderableType
-from rich.text import Text
+from rich.console import Group
 
 from corsage.app.output.summary import findings_tables
 from corsage.core.measures import measure_of
@@ -27,6 +26,8 @@ WHAT = {
 }
 IDLE = ("last\n10", "steps")
 """Columns of the table that say nothing of models that are solved in one go."""
+FIRST = ("coefficients", "clusters' estimates", "variances", "users' estimates")
+"""The order of findings by their titles."""
 MOST_COLUMNS = 30
 """Columns that are described one by one."""
 
@@ -56,19 +57,25 @@ def ahead(one: Result, other: Result) -> bool:
     return bool(gains.mean() > SURE * gains.std(ddof=1) / math.sqrt(len(gains)))
 
 
-def answer_parts(results: Sequence[Result]) -> list[RenderableType]:
-    """All of it for the terminal, before the table; nothing of a plain comparison."""
+def tables(results: Sequence[Result]) -> list[Group]:
+    """The findings of the row that is recommended; nothing of a plain comparison."""
     if not is_answer(results):
         return []
     name = recommended(results)
-    own = [result for result in results if result["strategy"] == name]
-    first, *rest = lines(results)
-    head = [Text(first, style="bold"), *map(Text, rest)]
-    return [*head, *findings_tables(own), Text("")]
+    own = next(result for result in results if result["strategy"] == name)
+    found = sorted(own.get("findings", []), key=lambda one: rank(str(one["title"])))
+    return findings_tables([{**own, "findings": found}])
+
+
+def rank(title: str) -> int:
+    """The place of a finding: what is estimated first, how it was found last."""
+    return next((n for n, start in enumerate(FIRST) if title.startswith(start)), len(FIRST))
 
 
 def lines(results: Sequence[Result]) -> list[str]:
-    """The sentence that leads, how it was found, and the numbers of the fit."""
+    """The sentence that leads, how it was found, and the numbers of the fit; or nothing."""
+    if not is_answer(results):
+        return []
     name = recommended(results)
     own = next(result for result in results if result["strategy"] == name)
     found = [sentence(own, results), how(own["held_out"])]

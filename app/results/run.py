@@ -88,12 +88,13 @@ class Run:
 
     def __repr__(self) -> str:
         """The table, as the terminal shows it."""
-        from corsage.app.output.answer import IDLE, answer_parts
+        from corsage.app.output import answer
         from corsage.app.output.notes import measures_table
         from corsage.app.output.summary import plain, summary_table
 
         more = measures_table(self.json())
-        parts = answer_parts(self.json())
-        table = summary_table(self.json(), self.reasons, IDLE if parts else ())
-        text = plain(*parts, table, *(("", more) if more else ()))
+        lead = answer.lines(self.json())
+        table = summary_table(self.json(), self.reasons, answer.IDLE if lead else ())
+        parts = [*answer.tables(self.json()), ""] if lead else []
+        text = "\n".join([*lead, plain(*parts, table, *(("", more) if more else ()))])
         return f"{text}\n{self.folder}" if self.folder else text
