@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from corsage.app.given import check_classes
 from corsage.core.configuration.config import AUTOMATIC, Config
-from corsage.core.errors import ConfigError, DataError
-from corsage.datasets.data_set import load_table
+from corsage.core.errors import ConfigError
 from corsage.datasets.dealing.federated import check_users, simulated
 from corsage.datasets.user_data import FederatedData
 
 MOST_EXACT_INPUTS = 300
 """Inputs of a linear problem: exact methods send matrices of all by all."""
 NETWORKS = "fedrep,fedavg,local"
-OF_FILES = ("csv", "npz")
-"""Data sets of one's own, of which nobody need say what their labels are."""
 OTHERS_CLUSTER = "others"
 """The cluster of users whose cluster is not known, where others' are."""
 LINEAR = ("mixed-model", "exact-global", "exact-local")
@@ -32,21 +28,6 @@ def is_automatic(values: Mapping[str, Any]) -> bool:
     return AUTOMATIC in words
 
 
-def with_labels(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys, with `labels` where nobody said it and a file's labels cannot be classes."""
-    kind = Path(str(values.get("data-file", ""))).suffix.removeprefix(".").lower()
-    dataset = str(values.get("dataset") or (kind if kind in OF_FILES else ""))
-    found = {**values, "dataset": dataset} if dataset else dict(values)
-    if dataset not in OF_FILES or "labels" in values:
-        return found
-    own = {k: v for k, v in found.items() if k != "strategy"}
-    try:
-        labels = load_table(Config.parse({**own, "labels": "numbers"}).data).y
-    except DataError:  # words; of another mistake the reader of classes says it
-        return found
-    return {**found, "labels": "numbers"} if (labels % 1 != 0).any() else found
-
-
 def chosen(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """The keys with the strategies that `strategy=auto` comes to, and the line that says so.
 
@@ -54,7 +35,6 @@ def chosen(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """
     if not is_automatic(values):
         return dict(values), ""
-    said, values = values, with_labels(values)
     config = Config.parse({**values, "strategy": "local"})
     data = simulated(config.data, config.federation.num_users, config.run.seed)
     check_users(data)
@@ -62,7 +42,7 @@ def chosen(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     own, why = choice(data, values)
     line = f"strategy=auto: {own['strategy']}, for {why}"
     found = {**own, **values, "strategy": own["strategy"]}
-    more = ", ".join(f"{k}={v}" for k, v in own.items() if k != "strategy" and k not in said)
+    more = ", ".join(f"{k}={v}" for k, v in own.items() if k != "strategy" and k not in values)
     return found, f"{line} ({more})." if more else f"{line}."
 
 

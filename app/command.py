@@ -107,6 +107,7 @@ def decided(values: dict[str, Any]) -> dict[str, Any]:
     if AUTOMATIC in named(values):
         from corsage.app.automatic import chosen
 
+        values = settled(values)
         found, line = chosen({key: each[0] for key, each in each_of(values).items()})
         found = {**found, **values, "strategy": found["strategy"]}
     else:
@@ -114,6 +115,13 @@ def decided(values: dict[str, Any]) -> dict[str, Any]:
     if line:
         print(line, file=sys.stderr)
     return found
+
+
+def settled(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a table, with what it says where they say nothing."""
+    first = {key: each[0] for key, each in each_of(values).items()}
+    found: dict[str, Any] = attached("answer").settled(first)
+    return {**values, **{key: value for key, value in found.items() if first.get(key) != value}}
 
 
 def simulate_and_report(config: Config, json_file: str, fits: bool = False) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Unpack
 
 from corsage.app.given import data_of
@@ -64,8 +65,8 @@ def fit(
         return simulate(listed, data, x=x, y=y, user=user, label=label, cluster=cluster, **keys)
     progress, callbacks = bool(keys.pop("progress", True)), keys.pop("callbacks", ())
     with calm_log(watched=is_tty(sys.stderr)):
-        given = data_of(data, (x, y), {"user": user, "label": label, "cluster": cluster}, keys)
+        columns = {"user": user, "label": label, "cluster": cluster}
         answer: Comparison = attached("answer").answer(
-            listed, given, keys, progress, callbacks, user
+            listed, partial(data_of, data, (x, y), columns), keys, progress, callbacks, user
         )
     return answer

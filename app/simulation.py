@@ -159,10 +159,11 @@ def simulate(  # noqa: PLR0913 (data in every form that people have them in)
         if progress:
             warn_if_untested()
         columns = {"user": user, "label": label, "cluster": cluster}
-        given = data_of(data, (x, y), columns, keys)
+        read = partial(data_of, data, (x, y), columns)
         listed = [strategies] if isinstance(strategies, str | Strategy) else list(strategies)
         if listed == [AUTOMATIC]:
-            return attached("answer").answer(listed, given, keys, progress, callbacks, user)
+            return attached("answer").answer(listed, read, keys, progress, callbacks, user)
+        given = read(keys)
         made = prepared(listed, given, keys, progress)
         for strategy in made:
             strategy.callbacks.extend(callbacks)

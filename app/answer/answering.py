@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corsage.app.answer.facts import facts
-from corsage.app.automatic import with_labels
+from corsage.app.answer.questions import names as named_in
+from corsage.app.answer.questions import settled, settled_in_memory, tell
 from corsage.app.answer.held_out import compared, refits
 from corsage.app.answer.merged import Json, judged_by, with_scores
 from corsage.app.output.answer import recommended
@@ -31,14 +32,21 @@ if TYPE_CHECKING:
     from corsage.strategies.rounds.callbacks import Callback
 
 
-def planned(config: Config, who: str) -> tuple[Config, Json | None]:
-    """The fit to all rows, and what was found before it; None where the run is a comparison."""
-    if not config.data.test_fraction or not refits(config):
+def planned(config: Config, who: str, dropped: Sequence[str]) -> tuple[Config, Json | None]:
+    """The fit to all rows, and what was found before it; None where the run is a comparison.
+
+    `who` is what users are called, `dropped` are columns that are left out.
+    """
+    how: Json = {"rows": 0, "who": who, "dropped": [*dropped]}
+    if not config.data.test_fraction:
+        return config, {"how": how, "results": []}
+    if not refits(config):
         return config, None
     try:
-        found = compared(config, who)
+        found = compared(config)
+        found["how"] = {**how, **found["how"]}
     except CorsageError as error:  # for want of test rows; else the fit itself will say it
-        found = {"how": {"rows": 0, "who": who, "why": in_a_line(error)}, "results": []}
+        found = {"how": {**how, "why": in_a_line(error)}, "results": []}
     return replace(config, data=replace(config.data, test_fraction=0.0)), found
 
 
@@ -56,28 +64,36 @@ def scored(row: Json, before: Json | None) -> Json:
 
 def answer(
     listed: Sequence[Any],
-    given: Data,
+    read: Callable[[Mapping[str, Any]], Data],
     keys: Mapping[str, Any],
     progress: bool,
     callbacks: Sequence[Callback],
     user: Any = None,
 ) -> Comparison:
-    """The strategies that are named, or suit the data, compared and then fitted to all rows."""
+    """The strategies that are named, or suit the data, compared and then fitted to all rows.
+
+    `read` gives the data by keys.
+    """
     from corsage.app import simulation
 
-    words = with_labels(simulation.kebab_keys(given.among(keys)))
+    said = named_in(keys, "drop_columns")
+    given, keys = settled_in_memory(read, keys)
+    words = settled(simulation.kebab_keys(given.among(keys)))
     own = {name.replace("-", "_"): value for name, value in words.items()}
+    dropped = [*dict.fromkeys([*named_in(keys, "drop_columns"), *named_in(own, "drop_columns")])]
+    if progress and given.held:  # of a file it was told
+        tell(dropped, said)
     own, names = simulation.decided([*listed], own, progress)
     if listed == [AUTOMATIC] and not float(own.get("test_fraction", 1)):
         names = [str(names[0]).partition(",")[0]]  # nothing is to be compared
     config = simulation.named(",".join(map(str, names)), own)
-    refitted, before = planned(config, user if isinstance(user, str) else "")
+    refitted, before = planned(config, user if isinstance(user, str) else "", dropped)
     own["test_fraction"] = refitted.data.test_fraction
     made = simulation.prepared(names, given, own, progress)
     for strategy in made:
         strategy.callbacks.extend(callbacks)
-    if before is None and not config.data.test_fraction:
-        return fitted(made, progress)
+    if not config.data.test_fraction:
+        check_one([strategy.name for strategy in made])
     return answered(simulation.compared(made, progress and before is None), before)
 
 
@@ -137,15 +153,18 @@ def begun(config: Config) -> tuple[Config, Path | None]:
     from corsage.app.run.status import new_folder
 
     column = str(config.flat().get("user-column") or "user")
-    fitted, before = planned(config, column if column != "user" else "")
+    dropped = named_in(config.flat(), "drop-columns")
+    refitted, before = planned(config, column if column != "user" else "", dropped)
     if before is None:
         return config, None
+    if not config.data.test_fraction:
+        check_one(config.run.strategy)
     tested = before["how"]["rows"]
     line = f"compared on {tested:,} held-out rows; now fitted to all" if tested else "fitted to all"
     print(line, file=sys.stderr, flush=True)
     folder = new_folder(Path(config.run.run_dir).expanduser(), "+".join(config.run.strategy))
     guarded(write_atomically, folder / HELD_OUT, json.dumps(before))
-    return fitted, folder
+    return refitted, folder
 
 
 def read(file: Path) -> Json:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from corsage.app.automatic import OF_FILES, with_labels
-from corsage.app.command import parse, run_or_study
+from corsage.app.answer.questions import OF_FILES
+from corsage.app.command import parse, run_or_study, settled
 from corsage.app.given import COLUMN_KEYS
 from corsage.app.output.usage import command
 from corsage.core.configuration.config import AUTOMATIC
@@ -35,7 +35,7 @@ def run(words: list[str]) -> None:
     values, json_file = parse(translated(words))
     if "label-column" not in values:
         raise ConfigError("fit: label=COLUMN is missing: which column is to be predicted?")
-    run_or_study(with_labels({"strategy": AUTOMATIC, **values}), json_file, fits=True)
+    run_or_study(settled({"strategy": AUTOMATIC, **values}), json_file, fits=True)
 
 
 def translated(words: list[str]) -> list[str]:

@@ -36,7 +36,6 @@ def merged(folds: Sequence[Json]) -> Json:
     own = list(values[name].values())
     mean = float(np.mean(own))
     told = {one: {**plain(found), "pooled": None} for one, found in values.items()}
-    means = [fold["baseline"]["mean"] for fold in folds if fold["baseline"]]
     return {
         **first,
         name: asdict(spread(own)),
@@ -51,7 +50,6 @@ def merged(folds: Sequence[Json]) -> Json:
         "per_user_errors": {one: found for one, found in errors.items() if found},
         "test_sizes": tested,
         "untested": [user for user in first["untested"] if user not in tested],
-        "baseline": {**first["baseline"], "mean": float(np.mean(means))} if means else None,
     }
 
 

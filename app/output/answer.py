@@ -41,6 +41,8 @@ def recommended(results: Sequence[Result]) -> str:
     """The row to use: the mixed model, unless another is better by more than noise."""
     names = [str(result["strategy"]) for result in results]
     favourite = results[names.index(FAVOURITE) if FAVOURITE in names else 0]
+    if not favourite.get("held_out", {"rows": 1})["rows"]:
+        return str(favourite["strategy"])
     measure = measure_of(favourite)
     best = max(results, key=lambda one: float(measure.merit(one[measure.name]["mean"])))
     return str((best if ahead(best, favourite) else favourite)["strategy"])
@@ -81,7 +83,8 @@ def lines(results: Sequence[Result]) -> list[str]:
     found = [sentence(own, results), how(own["held_out"])]
     fit = own.get("fit") or {}
     if fit:
-        found += [size(fit), *taken(fit["columns"])]
+        dropped = own["held_out"].get("dropped", [])
+        found += [size(fit), *taken(fit["columns"], dropped)]
         found += [quality(fit)] if quality(fit) else []
     return found
 
@@ -91,7 +94,8 @@ def sentence(own: Result, results: Sequence[Result]) -> str:
     held, name = own["held_out"], str(own["strategy"])
     users = f"Users ({held['who']})" if held.get("who") else "Users"
     if not held["rows"]:
-        return f"{name}: nothing was held out, and nothing compared."
+        why = f" ({held['why'].rstrip('.')})" if held.get("why") else ""
+        return f"{name}: nothing was held out, and nothing compared{why}."
     measure = measure_of(own)
     others = [other for other in results if other is not own]
     numbers = [
@@ -147,14 +151,18 @@ def size(fit: Mapping[str, Any]) -> str:
     return f"Fitted to {fit['rows']:,} rows, {fit['users']:,} users{clusters}."
 
 
-def taken(columns: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What each column was taken for."""
-    if not columns or "name" not in columns[0]:
+def taken(columns: Sequence[Mapping[str, Any]], dropped: Sequence[str]) -> Iterator[str]:
+    """What each column was taken for, and what was left out."""
+    if not columns:
+        yield "Columns: none; a model of the intercept alone."
+        return
+    if "name" not in columns[0]:
         yield f"Columns: {len(columns)} of numbers."
         return
+    out = f"; left out: {', '.join(dropped)}" if dropped else ""
     told = [column(one) for one in columns[:MOST_COLUMNS]]
     more = f" and {len(columns) - MOST_COLUMNS} more" if len(columns) > MOST_COLUMNS else ""
-    yield f"Columns: {', '.join(told)}{more}."
+    yield f"Columns: {', '.join(told)}{more}{out}."
 
 
 def column(one: Mapping[str, Any]) -> str:
