@@ -24,7 +24,7 @@ def facts(row: Row) -> Json:
     head = row.file.header
     if head.model["model"] != "linear" or data.num_classes or not (head.kept and row.file.alike):
         return found
-    x, y, who = inputs(row, data)
+    x, y, who = inputs(row)
     theta = models(row)[who]
     fitted = (x * theta).sum(1)
     found |= determined(row, x, y, fitted)
@@ -48,13 +48,11 @@ def columns(data: FederatedData) -> list[Json]:
     ]
 
 
-def inputs(row: Row, data: FederatedData) -> tuple[Floats, Floats, Array]:
+def inputs(row: Row) -> tuple[Floats, Floats, Array]:
     """What goes into the model, with the 1 of the intercept, labels, and each row's user."""
-    from corsage.datasets.dealing.prepared_tables import each_row, prepared
+    from corsage.datasets.dealing.prepared_tables import each_row
 
-    agreed = preparation_of(row.file.header)
-    if agreed is not None and data.facts is not None:
-        data = prepared(data, agreed)
+    data = row.prepared
     x = (np.asarray(data.x, np.float64) - data.shift) * data.scale
     if row.file.header.model["intercept"]:
         x = np.column_stack([x, np.ones(len(x))])

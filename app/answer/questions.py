@@ -98,11 +98,14 @@ def ask(table: Table, keys: Mapping[str, Any]) -> None:
             f"label: whole numbers up to {table.num_classes - 1}, not all of them: classes, or "
             "numbers to predict? Say labels=classes or labels=numbers."
         )
-    for name, count in () if names(keys, "feature-columns") else identifiers(table).items():
-        words = f" category-columns={name}, they are words;" if count <= MOST_LEVELS else ""
+    facts = table.facts.columns if table.facts else ()
+    dropped = {*names(keys, "drop-columns"), *left_out(table, keys)}
+    inputs = [one.name for one in facts if one.name not in dropped]
+    found = {} if names(keys, "feature-columns") else identifiers(table)
+    for name in (name for name in found if name in inputs):
+        words = f" category-columns={name}, they are words;" if found[name] <= MOST_LEVELS else ""
         raise ConfigError(
-            f"column {name!r}: {count:,} whole numbers that seem to name something. Say which: "
-            f"drop-columns={name}, leave it out;{words} feature-columns="
-            f"{some([one.name for one in table.facts.columns] if table.facts else [])}, it is a "
-            "number."
+            f"column {name!r}: {found[name]:,} whole numbers that seem to name something. Say "
+            f"which: drop-columns={name}, leave it out;{words} feature-columns={some(inputs)}, it "
+            "is a number."
         )

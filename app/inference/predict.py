@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from corsage.app.results.user_model import UserModel
 
 USAGE = """\
-usage: corsage predict PLACE [strategy=ROW] [user=NAME] FILE [--out FILE] [--proba] [--new-users]
+usage: corsage predict PLACE [strategy=ROW] [user=NAME] FILE
+                       [--out FILE] [--proba] [--interval] [--new-users]
 
   PLACE         a run folder, or a device's state-dir: no server is needed
   strategy=ROW  a row of the run's table, such as fedrep or fedavg+ft, if there are several
@@ -36,14 +37,20 @@ usage: corsage predict PLACE [strategy=ROW] [user=NAME] FILE [--out FILE] [--pro
                 file with samples
   --out FILE    write there; else to the terminal. The rows as they came, and a column `prediction`
   --proba       how likely each class is, too
+  --interval    columns `low` and `high`, between which 95% of new labels lie: of a linear model
+                whose labels are numbers
   --new-users   rows of unknown users get the model that a new user begins with
 """
+
+FLAGS = ("--proba", "--interval", "--new-users")
+LEVEL = 0.95
+"""The share of new labels that an interval has in it."""
 
 
 @command(USAGE, CorsageError, needs_words=True)
 def run(words: list[str]) -> None:
     """Do what the words say; 0, or 2 with one line on what is wrong."""
-    predict(read(words, ("strategy", "user"), ("--out",), ("--proba", "--new-users")))
+    predict(read(words, ("strategy", "user"), ("--out",), FLAGS))
 
 
 def predict(words: Words) -> None:
@@ -94,6 +101,9 @@ def answers(model: UserModel, rows: Rows, models: Models, words: Words) -> dict[
     """One model's columns for its rows."""
     x: Any = features(rows, models.config) if model.preparation is None else by_name(rows)
     found: dict[str, Any] = {"prediction": model.predict(x)}
+    if "--interval" in words.flags:
+        ends = model.predict(x, interval=LEVEL)
+        found |= {"low": ends[:, 1], "high": ends[:, 2]}
     if "--proba" in words.flags:
         likely = model.predict_proba(x)
         names = (f"probability of {name}" for name in model.classes)

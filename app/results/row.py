@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from corsage.app.results.model_inputs import preparation_of
 from corsage.app.results.rowfile import SHARED_PREFIX, RowFile
-from corsage.core.arrays import Arrays
+from corsage.core.arrays import Arrays, Floats
 from corsage.core.configuration.data_keys import BY_USER
 from corsage.core.distribution import Spread
 from corsage.core.errors import CorsageError, DataError
@@ -22,6 +22,7 @@ from corsage.core.measures import MEASURES
 from corsage.strategies.rounds.results import Summary
 
 if TYPE_CHECKING:
+    from corsage.app.results.intervals import Intervals
     from corsage.app.results.user_model import UserModel
     from corsage.datasets.user_data import FederatedData
 
@@ -175,7 +176,37 @@ class Row:
                 f"{self.name}: the users' own models were not kept (they take {head.size:,} bytes):"
                 " run it with keep-models=all."
             )
-        return UserModel(name, head, file.own(name), self._vectors, scales=file.scales(name))
+        own, scales = file.own(name), file.scales(name)
+        return UserModel(name, head, own, self._vectors, "", scales, self.intervals)
+
+    def intervals(self, model: UserModel) -> Intervals:
+        """What a model's prediction intervals are of; NoModel in one line if there is no sigma^2."""
+        spread = (self.numbers.get("estimates") or {}).get("spread")
+        if spread is None:
+            raise NoModel(
+                f"{self.name}: no prediction intervals: it estimates no sigma^2; mixed-model and "
+                "exact-* do, of labels that are numbers (mixed-summary=users or federation)."
+            )
+        from corsage.app.results.intervals import Intervals
+
+        sizes = self.numbers["train_sizes"]
+        rows = partial(self._trained_on, model) if model.user in sizes else None
+        cluster = self.clusters.get(model.user, "")
+        return Intervals(spread, cluster, rows, (sum(sizes.values()), len(sizes)))
+
+    def _trained_on(self, model: UserModel) -> Floats:
+        """The inputs that a user's model was fitted to, and the 1 of the intercept."""
+        inputs = model.tensor(self.prepared[model.user].x_train).double().numpy()
+        one = np.ones((len(inputs), int(model.head.model["intercept"])))
+        return np.concatenate([inputs, one], 1)
+
+    @cached_property
+    def prepared(self) -> FederatedData:
+        """The run's own data as the models take them."""
+        from corsage.datasets.dealing.prepared_tables import prepared
+
+        data, agreed = self.data(), preparation_of(self.file.header)
+        return data if agreed is None or data.facts is None else prepared(data, agreed)
 
     def models(self) -> Iterator[UserModel]:
         """Every user's model, one after the other."""
@@ -216,7 +247,8 @@ class Row:
         else:
             start = "what all share"
         names += [name for name in network.vector.fixed.tensors if name in known]
-        return UserModel("", head, {name: known[name] for name in names}, self._vectors, start)
+        own = {name: known[name] for name in names}
+        return UserModel("", head, own, self._vectors, start, intervals=self.intervals)
 
     # The same numbers again.
 
@@ -225,8 +257,6 @@ class Row:
 
         Users whose test data have no such value are left out.
         """
-        from corsage.datasets.dealing.prepared_tables import prepared
-
         if self.file.header.devices:
             raise NoModel(f"{self.name}: the users' test data are on their devices.")
         if self.numbers.get("held_out", {}).get("rows"):
@@ -235,9 +265,7 @@ class Row:
                 "them by; its scores are of models that were fitted before, without some of them."
             )
 
-        data, agreed = self.data(), preparation_of(self.file.header)
-        if agreed is not None and data.facts is not None:
-            data = prepared(data, agreed)
+        data = self.prepared
         found = {user: self._judged(user, data) for user in self.users if len(data[user].y_test)}
         return {user: value for user, value in found.items() if math.isfinite(value)}
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from corsage.app.results.header import Header
+from corsage.app.results.intervals import Intervals
 from corsage.app.results.model_inputs import (
     Preparation,
     by_feature,
@@ -52,6 +53,7 @@ class UserModel:
     vectors : what samples are numbers of, where they are.
     start : of a model for whoever is new, what it is made of; `` of a user's own.
     scales : the user's own shift, scale and label, where each user is scaled by its own rows.
+    intervals : makes what prediction intervals are of, where the run is at hand.
     """
 
     def __init__(
@@ -62,10 +64,11 @@ class UserModel:
         vectors: Vectors | None = None,
         start: str = "",
         scales: Mapping[str, list[float]] | None = None,
+        intervals: Callable[[UserModel], Intervals] | None = None,
     ) -> None:
         self.user, self.head, self.arrays, self.start = user, head, arrays, start
         self._scales = scales or {}
-        self._vectors = vectors
+        self._vectors, self._intervals = vectors, intervals
 
     def __repr__(self) -> str:
         head = self.head
@@ -74,14 +77,42 @@ class UserModel:
 
     # What it says of samples.
 
-    def predict(self, x: Any) -> NDArray[Any]:
-        """Of each sample its class, by name if it has one, or its number in the label's unit."""
+    def predict(self, x: Any, interval: float | None = None) -> NDArray[Any]:
+        """Of each sample its class, by name if it has one, or its number in the label's unit.
+
+        With `interval`, such as 0.95, three columns: the number, and the ends of its prediction
+        interval, in which so many of new labels lie.
+        """
+        if interval is not None:
+            return self._with_interval(x, interval)
         outputs, criterion = self.outputs(x), self.network.criterion
         if criterion.numbers:
             return np.asarray(self._original(outputs[:, 0].cpu().numpy()))
         one = outputs.shape[1] == 1
         labels = (outputs[:, 0] > 0).long() if one else outputs.argmax(1)
         return self.names[labels.numpy()] if len(self.names) else labels.numpy()
+
+    def _with_interval(self, x: Any, level: float) -> Floats:
+        """Predictions and the ends of their intervals (n, 3)."""
+        if not self.network.criterion.numbers:
+            raise ModelError(
+                f"{self.head.row}: no prediction intervals: classes have no sigma^2; predict_proba "
+                "says how likely each is."
+            )
+        if self._intervals is None:
+            raise ModelError(
+                f"{self.head.row}: no prediction intervals: this file of models has no sigma^2."
+            )
+        found, inputs = self.predict(x), self.inputs(x)
+        one = np.ones((len(inputs), int(self.head.model["intercept"])))
+        rows = np.concatenate([inputs.double().numpy(), one], 1)
+        reach = self._intervals(self).reach(rows, level) * self.unit
+        return np.column_stack([found, found - reach, found + reach])
+
+    @property
+    def unit(self) -> float:
+        """The label's unit in the model's."""
+        return self.preparation.label.scale if self.preparation is not None else 1.0
 
     def predict_proba(self, x: Any) -> Floats:
         """Of each sample how likely each class is (n, classes), in the order of `classes`."""

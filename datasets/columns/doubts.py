@@ -17,8 +17,10 @@ numbers that have a row."""
 
 
 def row_numbers(table: Table) -> list[str]:
-    """The columns that number the rows."""
-    return [name for name, column in of_numbers(table) if counts_rows(column)]
+    """The columns that number the rows, and are called so."""
+    return [
+        name for name, column in of_numbers(table) if IDS.fullmatch(name) and counts_rows(column)
+    ]
 
 
 def identifiers(table: Table) -> dict[str, int]:
@@ -26,14 +28,14 @@ def identifiers(table: Table) -> dict[str, int]:
     return {
         name: len(np.unique(column))
         for name, column in of_numbers(table)
-        if not counts_rows(column) and names_things(name, column)
+        if names_things(name, column)
     }
 
 
 def of_numbers(table: Table) -> list[tuple[str, Floats]]:
-    """The columns that were taken for numbers, if they have names, and enough rows to tell."""
+    """The columns that were taken for numbers, if somebody named them, and enough rows to tell."""
     facts = table.facts.columns if table.facts is not None else ()
-    if len(table.y) < SOME_ROWS:
+    if len(table.y) < SOME_ROWS or all(one.name == f"x{i}" for i, one in enumerate(facts)):
         return []
     return [(one.name, table.x[:, i]) for i, one in enumerate(facts) if one.kind == NUMBER]
 
@@ -55,6 +57,8 @@ def names_things(name: str, column: Floats) -> bool:
     if not np.isfinite(column).all() or (column % 1 != 0).any():
         return False
     known = np.unique(column)
+    if counts_rows(column):
+        return True
     if len(known) <= FREE_TEXT:
         return False
     dense = len(known) > DENSE * (known[-1] - known[0] + 1)
