@@ -47,8 +47,11 @@ class OfRun(Models):
     def __init__(self, folder: Path, row: str) -> None:
         from corsage.core.configuration.config import Config
 
+        from corsage.app.output.answer import is_answer
+
         run = load(folder)
-        self._row = run[row or only(run.rows, "strategy")]
+        usual = run.recommended if is_answer(run.json()) else ""
+        self._row = run[row or usual or only(run.rows, "strategy")]
         stored = Config.parse(run.config)
         super().__init__(self._row.name, self._row.users, stored)
 

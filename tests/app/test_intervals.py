@@ -105,7 +105,7 @@ def test_the_command_writes_the_ends(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert command.run(["fit", f"{tmp_path}/t.csv", "label=y", f"run-dir={tmp_path}/runs"]) == 0
     (folder,) = (tmp_path / "runs").iterdir()
     capsys.readouterr()
-    words = [str(folder), "strategy=mixed-model", f"{tmp_path}/new.csv", "--interval"]
+    words = [str(folder), f"{tmp_path}/new.csv", "--interval"]
     assert command.run(["predict", *words, "--new-users"]) == 0
     head, *rows = capsys.readouterr().out.splitlines()
     assert head == "x,user,prediction,low,high"
