@@ -19,8 +19,7 @@ from corsage.app.results.csv_files import plain
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, CorsageError, DataError
 from corsage.core.files import guarded, write_atomically
-from corsage.datasets.columns.dialect import COMMA, Dialect, dialect_of
-from corsage.datasets.columns.dialect import rows as lines_of
+from corsage.datasets.columns.dialect import COMMA, Dialect, dialect_of, every_row, is_blank
 from corsage.datasets.npzfile import NO_ARRAYS, unread
 
 if TYPE_CHECKING:
@@ -177,7 +176,10 @@ def read_rows(path: Path) -> Rows:
     if path.suffix in (".npy", ".npz"):
         return Rows([], array_in(path))
     dialect = dialect_of(path)
-    (_, head), *lines = [*lines_of(path, dialect.delimiter)] or [(0, [])]
+    every = [*every_row(path, dialect.delimiter)]
+    (_, head), *lines = [(n, row) for n, row in every if not is_blank(row)] or [(0, [])]
+    if blank := len(every) - len(lines) - 1:
+        print(f"{path}: {blank} blank row{'s' * (blank > 1)} left out", file=sys.stderr)
     if not lines:
         raise DataError(f"{path}: no rows below the header.")
     names = [name.strip() for name in head]

@@ -11,7 +11,7 @@ import pytest
 
 from corsage import fit, load, simulate
 from corsage.app import command
-from corsage.core.errors import ConfigError
+from corsage.core.errors import ConfigError, DataError
 
 pandas = pytest.importorskip("pandas")
 SLOPES = 10.46729
@@ -118,3 +118,43 @@ def test_a_slip_is_one_line(
     assert command.run(["fit", *words]) == 2
     said = capsys.readouterr().err.strip().splitlines()
     assert line in said[-1] and len(said) == 1
+
+
+def test_an_invisible_character_has_a_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = made(2, 4)
+    table["shop"] = ["north"] * 5 + ["north\u200b"] * 3
+    table.to_csv(tmp_path / "t.csv", index=False)
+    assert command.run(["fit", f"{tmp_path}/t.csv", "user=shop", "label=sales"]) == 2
+    said = capsys.readouterr().err
+    assert r"line 7, column 'shop': 'north\u200b' is no id of a user" in said
+    with pytest.raises(DataError, match=r"row 5, user: 'north\\u200b' is no id"):
+        fit(table, user="shop", label="sales")
+
+
+def test_identifiers_and_marks_are_asked_about(tmp_path: Path) -> None:
+    table = made(20, 6)
+    rng = np.random.default_rng(0)
+    table["movieId"] = rng.integers(1, 10_000, len(table))
+    with pytest.raises(ConfigError, match="column 'movieId': .* drop-columns=movieId, leave"):
+        fit(table, user="shop", label="sales", progress=False)
+    named = fit(table, user="shop", label="sales", drop_columns="movieId", progress=False)
+    assert "left out: movieId" in str(named)
+    table["place"] = table.pop("movieId").rank(method="first").astype(int)  # each there once
+    with pytest.raises(ConfigError, match="column 'place': 120 whole numbers that seem to name"):
+        fit(table, user="shop", label="sales", progress=False)
+    table["place"] = rng.integers(1900, 2020, len(table))  # years come again
+    table["Unnamed: 0"] = np.arange(len(table))
+    found = fit(table, user="shop", label="sales", progress=False)
+    said = "Columns: income (number), age (number), place (number); left out: Unnamed: 0."
+    assert said in str(found)
+    table["marks"] = rng.integers(1, 6, len(table))
+    with pytest.raises(ConfigError, match="whole numbers up to 5, not all of them: classes, or"):
+        fit(table, user="shop", label="marks", progress=False)
+
+
+def test_rows_without_another_of_their_user_are_fitted_and_not_compared() -> None:
+    table = made(30, 1)
+    found = fit(table, user="shop", label="sales", progress=False)
+    assert "nothing was held out, and nothing compared (no user has test samples" in str(found)

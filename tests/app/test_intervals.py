@@ -101,13 +101,15 @@ def test_the_command_writes_the_ends(tmp_path: Path, capsys: pytest.CaptureFixtu
     x, y, who, _ = drawn(np.random.default_rng(4), 5, 8)
     lines = [f"{a},{b},{c}" for a, b, c in zip(x[:, 0], y, who, strict=True)]
     (tmp_path / "t.csv").write_text("\n".join(["x,y,user", *lines]))
-    (tmp_path / "new.csv").write_text("x,user\n0.5,3\n0.5,stranger\n")
+    (tmp_path / "new.csv").write_text("x,user\n0.5,3\n\n ,\n0.5,stranger\n")
     assert command.run(["fit", f"{tmp_path}/t.csv", "label=y", f"run-dir={tmp_path}/runs"]) == 0
     (folder,) = (tmp_path / "runs").iterdir()
     capsys.readouterr()
     words = [str(folder), f"{tmp_path}/new.csv", "--interval"]
     assert command.run(["predict", *words, "--new-users"]) == 0
-    head, *rows = capsys.readouterr().out.splitlines()
+    said = capsys.readouterr()
+    assert f"{tmp_path}/new.csv: 2 blank rows left out" in said.err
+    head, *rows = said.out.splitlines()
     assert head == "x,user,prediction,low,high"
     ends = [list(map(float, row.split(",")[2:])) for row in rows]
     assert all(low < value < high for value, low, high in ends)
