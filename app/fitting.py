@@ -47,9 +47,9 @@ def fit(
         Keys with `_` for `-`, `progress` and `callbacks`. `strategy` is by default `"auto"`: those
         that suit the data, which a line says.
 
-    Linear models are compared on rows that are held out (of users with few rows by cross-validation)
-    and are then fitted to all rows: the scores are of the comparison, all else is of the fit to all.
-    With `test_fraction=0` nothing is compared. Networks are trained once, on all but the test rows.
+    Linear models are compared on rows that are held out (by cross-validation where users have few
+    rows) and then fitted to all rows: scores are of the comparison, all else is of the fit to all.
+    With `test_fraction=0` nothing is compared. Networks are trained once, on all but test rows.
 
     Returns
     -------

@@ -104,11 +104,6 @@ def read_numbers(path: Path, columns: Columns) -> Table:
     return replace(table, x=input_numbers(table.x, exact=columns.numbers), facts=None)
 
 
-def what_is(at: int, columns: Columns) -> str:
-    """Whose ids a column has."""
-    return "user" if at == columns.user else "cluster"
-
-
 def is_invisible(word: str) -> bool:
     """Tell whether a word has a character that cannot be seen."""
     return not word.strip().isprintable()
@@ -137,7 +132,7 @@ class CsvFile:
             raise self.source.error(columns.names[columns.user], lambda w: not w.strip(), why)
         for at in columns.text:
             if not "".join(cells.words[at].words).isprintable():
-                why = f"no id of a {what_is(at, columns)}: {INVISIBLE}"
+                why = f"no id of a {'user' if at == columns.user else 'cluster'}: {INVISIBLE}"
                 raise self.source.error(columns.names[at], is_invisible, why)
         x, inputs = self.inputs(cells)
         y, label = self.labels(cells)

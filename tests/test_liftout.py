@@ -69,6 +69,7 @@ LIFTS = {
         "strategies/fedrep/fedrep_exact",
         "fedrep-convex",
     ),
+    "answer": Lift(("app/answer",), "fit", "app/answer", "ditto"),
     "studies": Lift(
         ("app/studies", "app/study.py"), "strategy=local seed=0,1", "app/studies", "ditto"
     ),

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corsage.app.answer.facts import facts
-from corsage.app.answer.questions import names as named_in
-from corsage.app.answer.questions import settled, settled_in_memory, tell
 from corsage.app.answer.held_out import compared, refits
 from corsage.app.answer.merged import Json, judged_by, with_scores
+from corsage.app.answer.questions import names as named_in
+from corsage.app.answer.questions import settled, settled_in_memory, tell
 from corsage.app.output.answer import recommended
 from corsage.app.output.usage import in_a_line
 from corsage.app.results.row import Row
@@ -120,9 +120,7 @@ def answered(found: Comparison, before: Json | None) -> Comparison:
         return found
     rows = {name: rescored(row, before) for name, row in found.rows.items()}
     for result in found.results.values():
-        result.summaries = [
-            summary_of(one, rows[one.strategy].numbers) for one in result.summaries
-        ]
+        result.summaries = [summary_of(one, rows[one.strategy].numbers) for one in result.summaries]
     whole = type(found)(found.results, rows, found.failed)
     add_facts(whole)
     return whole
@@ -168,7 +166,7 @@ def begun(config: Config) -> tuple[Config, Path | None]:
 
 
 def read(file: Path) -> Json:
-    """What was found before a fit; nothing if that cannot be read."""
+    """The file of what was found before a fit; nothing if it cannot be read."""
     try:
         found = json.loads(file.read_text())
     except (OSError, ValueError):

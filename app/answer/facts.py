@@ -16,7 +16,7 @@ MOST_POINTS = 1500
 
 
 def facts(row: Row) -> Json:
-    """Of a row whose models are fitted to all rows of its data."""
+    """Numbers of a row whose models are fitted to all rows of its data."""
     data = row.data()
     found: Json = {"rows": len(data.y), "users": len(data.users), "columns": columns(data)}
     if data.clusters:
@@ -49,7 +49,7 @@ def columns(data: FederatedData) -> list[Json]:
 
 
 def inputs(row: Row) -> tuple[Floats, Floats, Array]:
-    """What goes into the model, with the 1 of the intercept, labels, and each row's user."""
+    """Inputs of the model, with the 1 of the intercept, labels, and each row's user."""
     from corsage.datasets.dealing.prepared_tables import each_row
 
     data = row.prepared

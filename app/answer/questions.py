@@ -1,4 +1,4 @@
-"""What must be asked about a table before it is fitted, and what is seen without asking."""
+"""Questions about a table before it is fitted, and answers that are seen without asking."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, DataError
 from corsage.core.tables.column_facts import MOST_LEVELS
-from corsage.datasets.columns.doubts import are_scores, identifiers, row_numbers
 from corsage.datasets.data_set import load_table
+from corsage.datasets.given.doubts import are_scores, identifiers, row_numbers
 from corsage.datasets.sample_table import Table, some
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def settled(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def labelled(keys: Mapping[str, Any]) -> tuple[str, Table]:
-    """What the labels of a file are, and its table: numbers, if some of them are no whole ones."""
+    """The kind of a file's labels, and its table: numbers, if some of them are no whole ones."""
     if "labels" not in keys:
         try:
             table = load_table(Config.parse({**keys, "labels": "numbers"}).data)

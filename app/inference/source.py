@@ -45,9 +45,8 @@ class OfRun(Models):
     """Those of a run folder."""
 
     def __init__(self, folder: Path, row: str) -> None:
-        from corsage.core.configuration.config import Config
-
         from corsage.app.output.answer import is_answer
+        from corsage.core.configuration.config import Config
 
         run = load(folder)
         usual = run.recommended if is_answer(run.json()) else ""

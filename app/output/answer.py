@@ -90,7 +90,7 @@ def lines(results: Sequence[Result]) -> list[str]:
 
 
 def sentence(own: Result, results: Sequence[Result]) -> str:
-    """Whether users differ, what to use, and how it compares."""
+    """The sentence on whether users differ, which row to use, and how it compares."""
     held, name = own["held_out"], str(own["strategy"])
     users = f"Users ({held['who']})" if held.get("who") else "Users"
     if not held["rows"]:
@@ -131,7 +131,7 @@ def differs_most(own: Result) -> str:
 
 
 def how(held: Mapping[str, Any]) -> str:
-    """How the rows were compared, and of what the models are."""
+    """The sentence on how rows were compared, and which rows the models are of."""
     if not held["rows"]:
         return (
             "Nothing was held out: the scores below are of the rows that the models were fitted to."
@@ -152,7 +152,7 @@ def size(fit: Mapping[str, Any]) -> str:
 
 
 def taken(columns: Sequence[Mapping[str, Any]], dropped: Sequence[str]) -> Iterator[str]:
-    """What each column was taken for, and what was left out."""
+    """A line on the kind of each column, and those that were left out."""
     if not columns:
         yield "Columns: none; a model of the intercept alone."
         return

@@ -13,13 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.stats import t as student
 
 from corsage.core.arrays import Floats
 from corsage.core.errors import ModelError
+
+if TYPE_CHECKING:
+    from corsage.app.results.user_model import UserModel
 
 OPEN = 1e-6
 """The share of an input in directions that data leave open beyond which nothing is known of it."""
@@ -43,7 +47,7 @@ class Intervals:
     counts: tuple[int, int]
 
     def reach(self, x: Floats, level: float) -> Floats:
-        """Half the length of each row's interval, in the model's unit; inf where nothing is known."""
+        """Half the length of each row's interval, in the model's unit; inf where it is unknown."""
         if not 0 < level < 1:
             raise ModelError(f"interval={level}: a share between 0 and 1, such as 0.95.")
         noise = float(self.spread["sigma2"])
@@ -75,7 +79,7 @@ class Intervals:
         return own + over @ centre @ over.T, open_ if not a.any() else over.T @ open_
 
     def levels(self) -> tuple[Floats, Floats]:
-        """D of the user's cluster, and how sure its centre is; of a new cluster, around the rest."""
+        """D of the user's cluster, and the errors of its centre; of a new one around the rest."""
         users, centres = self.spread["users"], self.spread["centres"]
         d = users.get(self.cluster, users.get(""))
         d = np.mean([*users.values()], 0) if d is None else np.asarray(d)
@@ -85,10 +89,52 @@ class Intervals:
         return d, np.asarray(self.spread["above"]) + np.asarray(self.spread["middle"])
 
     def freedom(self, noise: float, further: Floats) -> Floats:
-        """Degrees of freedom: rows less coefficients; of somebody new also users (Satterthwaite)."""
+        """Degrees of freedom: of rows; of somebody new also of users (Satterthwaite)."""
         rows, users = self.counts
         width = len(self.spread["above"])
         within, between = max(rows - users - width + 1, 1), max(users - width, 1)
         if self.rows is not None:
             return np.full(len(further), float(within))
         return (noise + further) ** 2 / (noise**2 / within + further**2 / between)
+
+
+def with_ends(model: UserModel, x: Any, level: float) -> Floats:
+    """Predictions and the ends of their intervals (n, 3); ModelError where there is no sigma^2."""
+    if not model.network.criterion.numbers:
+        raise ModelError(
+            f"{model.head.row}: no prediction intervals: classes have no sigma^2; predict_proba "
+            "says how likely each is."
+        )
+    found, inputs = model.predict(x), with_one(model, model.inputs(x).double().numpy())
+    agreed = model.preparation
+    unit = agreed.label.scale if agreed is not None else 1.0
+    reach = intervals_of(model).reach(inputs, level) * unit
+    return np.column_stack([found, found - reach, found + reach])
+
+
+def intervals_of(model: UserModel) -> Intervals:
+    """The errors of a model's predictions, from what its run found."""
+    row = model.row
+    spread = row and (row.numbers.get("estimates") or {}).get("spread")
+    if row is None or spread is None:
+        raise ModelError(
+            f"{model.head.row}: no prediction intervals: it has no sigma^2; mixed-model and "
+            "exact-* do in a simulation, of labels that are numbers (not with mixed-summary=none)."
+        )
+    sizes = row.numbers["train_sizes"]
+    rows = partial(trained_on, model) if model.user in sizes else None
+    cluster = row.clusters.get(model.user, "")
+    return Intervals(spread, cluster, rows, (sum(sizes.values()), len(sizes)))
+
+
+def trained_on(model: UserModel) -> Floats:
+    """The inputs that a user's model was fitted to."""
+    assert model.row is not None
+    own = model.row.prepared[model.user]
+    return with_one(model, model.tensor(own.x_train).double().numpy())
+
+
+def with_one(model: UserModel, inputs: Floats) -> Floats:
+    """Inputs and the 1 of the intercept."""
+    one = np.ones((len(inputs), int(model.head.model["intercept"])))
+    return np.concatenate([inputs, one], 1)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from corsage.app.results.model_inputs import preparation_of
 from corsage.app.results.rowfile import SHARED_PREFIX, RowFile
-from corsage.core.arrays import Arrays, Floats
+from corsage.core.arrays import Arrays
 from corsage.core.configuration.data_keys import BY_USER
 from corsage.core.distribution import Spread
 from corsage.core.errors import CorsageError, DataError
@@ -22,7 +22,6 @@ from corsage.core.measures import MEASURES
 from corsage.strategies.rounds.results import Summary
 
 if TYPE_CHECKING:
-    from corsage.app.results.intervals import Intervals
     from corsage.app.results.user_model import UserModel
     from corsage.datasets.user_data import FederatedData
 
@@ -177,28 +176,7 @@ class Row:
                 " run it with keep-models=all."
             )
         own, scales = file.own(name), file.scales(name)
-        return UserModel(name, head, own, self._vectors, "", scales, self.intervals)
-
-    def intervals(self, model: UserModel) -> Intervals:
-        """What a model's prediction intervals are of; NoModel in one line if there is no sigma^2."""
-        spread = (self.numbers.get("estimates") or {}).get("spread")
-        if spread is None:
-            raise NoModel(
-                f"{self.name}: no prediction intervals: it estimates no sigma^2; mixed-model and "
-                "exact-* do, of labels that are numbers (mixed-summary=users or federation)."
-            )
-        from corsage.app.results.intervals import Intervals
-
-        sizes = self.numbers["train_sizes"]
-        rows = partial(self._trained_on, model) if model.user in sizes else None
-        cluster = self.clusters.get(model.user, "")
-        return Intervals(spread, cluster, rows, (sum(sizes.values()), len(sizes)))
-
-    def _trained_on(self, model: UserModel) -> Floats:
-        """The inputs that a user's model was fitted to, and the 1 of the intercept."""
-        inputs = model.tensor(self.prepared[model.user].x_train).double().numpy()
-        one = np.ones((len(inputs), int(model.head.model["intercept"])))
-        return np.concatenate([inputs, one], 1)
+        return UserModel(name, head, own, self._vectors, "", scales, self)
 
     @cached_property
     def prepared(self) -> FederatedData:
@@ -248,7 +226,7 @@ class Row:
             start = "what all share"
         names += [name for name in network.vector.fixed.tensors if name in known]
         own = {name: known[name] for name in names}
-        return UserModel("", head, own, self._vectors, start, intervals=self.intervals)
+        return UserModel("", head, own, self._vectors, start, row=self)
 
     # The same numbers again.
 

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from corsage.app.results.header import Header
-from corsage.app.results.intervals import Intervals
+from corsage.app.results.intervals import with_ends
 from corsage.app.results.model_inputs import (
     Preparation,
     by_feature,
@@ -33,6 +33,9 @@ from corsage.networks.training import to_tensors
 from corsage.networks.user_scores import linear_outputs, outputs_of
 from corsage.networks.vector import as_block
 from corsage.networks.zoo import ZOO
+
+if TYPE_CHECKING:
+    from corsage.app.results.row import Row
 
 MOST_PARAMETERS = 10**9
 """No file's header may ask for a larger model: it would be made before a parameter is read."""
@@ -53,7 +56,7 @@ class UserModel:
     vectors : what samples are numbers of, where they are.
     start : of a model for whoever is new, what it is made of; `` of a user's own.
     scales : the user's own shift, scale and label, where each user is scaled by its own rows.
-    intervals : makes what prediction intervals are of, where the run is at hand.
+    row : of the run's table, where that is at hand.
     """
 
     def __init__(
@@ -64,11 +67,11 @@ class UserModel:
         vectors: Vectors | None = None,
         start: str = "",
         scales: Mapping[str, list[float]] | None = None,
-        intervals: Callable[[UserModel], Intervals] | None = None,
+        row: Row | None = None,
     ) -> None:
         self.user, self.head, self.arrays, self.start = user, head, arrays, start
         self._scales = scales or {}
-        self._vectors, self._intervals = vectors, intervals
+        self._vectors, self.row = vectors, row
 
     def __repr__(self) -> str:
         head = self.head
@@ -84,35 +87,13 @@ class UserModel:
         interval, in which so many of new labels lie.
         """
         if interval is not None:
-            return self._with_interval(x, interval)
+            return with_ends(self, x, interval)
         outputs, criterion = self.outputs(x), self.network.criterion
         if criterion.numbers:
             return np.asarray(self._original(outputs[:, 0].cpu().numpy()))
         one = outputs.shape[1] == 1
         labels = (outputs[:, 0] > 0).long() if one else outputs.argmax(1)
         return self.names[labels.numpy()] if len(self.names) else labels.numpy()
-
-    def _with_interval(self, x: Any, level: float) -> Floats:
-        """Predictions and the ends of their intervals (n, 3)."""
-        if not self.network.criterion.numbers:
-            raise ModelError(
-                f"{self.head.row}: no prediction intervals: classes have no sigma^2; predict_proba "
-                "says how likely each is."
-            )
-        if self._intervals is None:
-            raise ModelError(
-                f"{self.head.row}: no prediction intervals: this file of models has no sigma^2."
-            )
-        found, inputs = self.predict(x), self.inputs(x)
-        one = np.ones((len(inputs), int(self.head.model["intercept"])))
-        rows = np.concatenate([inputs.double().numpy(), one], 1)
-        reach = self._intervals(self).reach(rows, level) * self.unit
-        return np.column_stack([found, found - reach, found + reach])
-
-    @property
-    def unit(self) -> float:
-        """The label's unit in the model's."""
-        return self.preparation.label.scale if self.preparation is not None else 1.0
 
     def predict_proba(self, x: Any) -> Floats:
         """Of each sample how likely each class is (n, classes), in the order of `classes`."""

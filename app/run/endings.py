@@ -24,7 +24,7 @@ from corsage.core.registry import attached
 
 RESULT, FAILURE, MODEL = "result.json", "failure.json", "model.safetensors"
 HELD_OUT = "held-out.json"
-"""In a run folder, what was found before its models were fitted to all rows, or that nothing was."""
+"""In a run folder, what was found before its models were fitted to all rows, if anything was."""
 USER_COLUMNS = "users.safetensors"
 """What the results say of very many users, one by one."""
 ROW_NAME = re.compile(r"[\w-]+(\+[\w-]+)*")

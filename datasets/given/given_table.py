@@ -19,11 +19,11 @@ from corsage.datasets.given.given_samples import Columns, Samples, is_data_set, 
 from corsage.datasets.npzfile import check_samples, is_table, refuse_unheld
 from corsage.datasets.npzfile import samples as checked
 from corsage.datasets.sample_table import (
+    OR_NUMBERS,
     Mask,
     Table,
     check_labels,
     check_users,
-    OR_NUMBERS,
     class_labels,
     held,
     id_strings,

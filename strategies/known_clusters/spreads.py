@@ -1,4 +1,4 @@
-"""What prediction intervals need of a mixed model: sigma^2, D and how sure the centres are."""
+"""Parts of a mixed model that prediction intervals need: sigma^2, D, errors of the centres."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def test_identifiers_and_marks_are_asked_about(tmp_path: Path) -> None:
     table = made(20, 6)
     rng = np.random.default_rng(0)
     table["movieId"] = rng.integers(1, 10_000, len(table))
-    with pytest.raises(ConfigError, match="column 'movieId': .* drop-columns=movieId, leave"):
+    with pytest.raises(ConfigError, match=r"column 'movieId': .* drop-columns=movieId, leave"):
         fit(table, user="shop", label="sales", progress=False)
     named = fit(table, user="shop", label="sales", drop_columns="movieId", progress=False)
     assert "left out: movieId" in str(named)

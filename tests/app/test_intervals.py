@@ -51,9 +51,7 @@ def test_random_intercepts_have_the_closed_form() -> None:
     at = 0.4
     wide = student.ppf((1 + LEVEL) / 2, m * n - m - 2 + 1)
     said = found.user("3").predict([[at]], interval=LEVEL)[0]
-    assert said[0] == pytest.approx(
-        y.mean() + kept * (means[3] - y.mean()) + slope * at, rel=1e-6
-    )
+    assert said[0] == pytest.approx(y.mean() + kept * (means[3] - y.mean()) + slope * at, rel=1e-6)
     reach = wide * np.sqrt(noise + known + at**2 * sure)
     assert said[2] - said[0] == pytest.approx(reach, rel=1e-5)
     new = found.new_user().predict([[at]], interval=LEVEL)[0]
@@ -88,7 +86,7 @@ def test_where_there_is_no_noise_a_line_says_why() -> None:
     with pytest.raises(CorsageError, match="classes have no sigma"):
         classes.user(1).predict(x[:2], interval=LEVEL)
     network = simulate("fedavg", x=x, y=y, user=who, num_rounds=1, progress=False)
-    with pytest.raises(CorsageError, match=r"fedavg: .* estimates no sigma"):
+    with pytest.raises(CorsageError, match=r"fedavg: .* it has no sigma"):
         network["fedavg"].user(1).predict(x[:2], interval=LEVEL)
     with pytest.raises(CorsageError, match="a share between 0 and 1"):
         fitted(x, y, who).user(1).predict(x[:2], interval=95)
