@@ -67,7 +67,8 @@ class Intervals:
                 raise ModelError("no prediction interval of somebody new: users share nothing.")
             values, vectors = np.linalg.eigh(a)
             flat = values <= OPEN**2 * values.max(initial=0.0)
-            return noise * np.linalg.pinv(a, hermitian=True), vectors[:, flat]
+            own = noise * np.linalg.pinv(a, hermitian=True)
+            return np.asarray(own, np.float64), np.asarray(vectors[:, flat], np.float64)
         d, centre = self.levels()
         if a is None:
             return d + centre, open_
@@ -76,7 +77,7 @@ class Intervals:
         inner = np.linalg.solve(root.T @ a @ root + noise * np.eye(len(a)), root.T)
         own = noise * root @ inner
         over = np.eye(len(a)) - own @ a / noise
-        return own + over @ centre @ over.T, open_ if not a.any() else over.T @ open_
+        return own + over @ centre @ over.T, over @ open_
 
     def levels(self) -> tuple[Floats, Floats]:
         """D of the user's cluster, and the errors of its centre; of a new one around the rest."""
@@ -115,7 +116,8 @@ def with_ends(model: UserModel, x: Any, level: float) -> Floats:
 def intervals_of(model: UserModel) -> Intervals:
     """The errors of a model's predictions, from what its run found."""
     row = model.row
-    spread = row and (row.numbers.get("estimates") or {}).get("spread")
+    estimates = (row.numbers.get("estimates") or {}) if row is not None else {}
+    spread = estimates.get("spread")
     if row is None or spread is None:
         raise ModelError(
             f"{model.head.row}: no prediction intervals: it has no sigma^2; mixed-model and "
