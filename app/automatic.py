@@ -14,7 +14,7 @@ from corsage.datasets.user_data import FederatedData
 MOST_EXACT_INPUTS = 300
 """Inputs of a linear problem: exact methods send matrices of all by all."""
 NETWORKS = "fedrep,fedavg,local"
-OWN = ("csv", "npz", "memory")
+OWN_TABLES = ("csv", "npz", "memory")
 """Tables of one's own: users may have a row each, with nothing to hold out."""
 OTHERS_CLUSTER = "others"
 """The cluster of users whose cluster is not known, where others' are."""
@@ -37,7 +37,7 @@ def chosen(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """
     if not is_automatic(values):
         return dict(values), ""
-    whole = {"test-fraction": 0.0} if values.get("dataset") in OWN else {}
+    whole = {"test-fraction": 0.0} if values.get("dataset") in OWN_TABLES else {}
     config = Config.parse({**values, "strategy": "local", **whole})
     data = simulated(config.data, config.federation.num_users, config.run.seed)
     check_users(data)

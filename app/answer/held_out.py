@@ -28,12 +28,12 @@ FEW_TESTS = 20
 """Test rows a user on average below which a user's error is mostly chance."""
 MOST_CROSSED = 20_000
 """Rows beyond which the mean over users is sure enough from one part of them."""
-MOST_COLUMNS = 30
+MOST_CROSSED_COLUMNS = 30
 """Columns beyond which a fit takes too long to be done five times."""
-SOLVED = ("mixed-model", "single-cluster")
+SOLVED_LINEAR = ("mixed-model", "single-cluster")
 """What is solved in a moment, and can be again."""
-OF_FILES = ("user-column", "label-column", "cluster-column")
-OF_FILES += ("feature-columns", "drop-columns", "category-columns")
+KEYS_OF_FILES = ("user-column", "label-column", "cluster-column")
+KEYS_OF_FILES += ("feature-columns", "drop-columns", "category-columns")
 """Keys of a file that a table in memory has no use for."""
 
 
@@ -42,7 +42,7 @@ def refits(config: Config) -> bool:
     kind, names = data_set(config.data.dataset), config.run.strategy
     if kind.arranged or config.new.wanted or config.model.model != "linear":
         return False
-    return {*map(source, names)} <= {*SOLVED} and load_table(config.data).test is None
+    return {*map(source, names)} <= {*SOLVED_LINEAR} and load_table(config.data).test is None
 
 
 def compared(config: Config) -> Json:
@@ -52,7 +52,7 @@ def compared(config: Config) -> Json:
     rows, users = sum(map(len, dealt.parts)), len(dealt.users)
     share = config.data.test_fraction
     few = share == DataKeys.test_fraction and rows * share < FEW_TESTS * users
-    small = rows <= MOST_CROSSED and table.x.shape[1] <= MOST_COLUMNS
+    small = rows <= MOST_CROSSED and table.x.shape[1] <= MOST_CROSSED_COLUMNS
     folds = FOLDS if few and small else 1
     with silence():
         found = [trial(config)] if folds == 1 else crossed(config, table, dealt)
@@ -131,7 +131,7 @@ def held(config: Config, table: Table) -> Config:
     """The configuration on a table in memory that says which rows are for testing."""
     kept = hold(Memory(table))
     labels = "classes" if table.num_classes else "numbers"
-    flat = {k: v for k, v in config.flat().items() if k not in OF_FILES}
+    flat = {k: v for k, v in config.flat().items() if k not in KEYS_OF_FILES}
     own = {"dataset": "memory", "data-file": kept.name, "labels": labels, "partition": AUTO}
     return Config.parse({**flat, **own, "num-users": 0, "min-samples": 0, "cluster-map": ""})
 

@@ -24,11 +24,11 @@ WHAT = {
     "exact-cluster": "for one a cluster",
     "mixed-model": "for mixed-model",
 }
-IDLE = ("last\n10", "steps")
+UNTOLD = ("last\n10", "steps")
 """Columns of the table that say nothing of models that are solved in one go."""
-FIRST = ("coefficients", "clusters' estimates", "variances", "users' estimates")
+FINDINGS_FIRST = ("coefficients", "clusters' estimates", "variances", "users' estimates")
 """The order of findings by their titles."""
-MOST_COLUMNS = 30
+COLUMNS_TOLD = 30
 """Columns that are described one by one."""
 
 
@@ -71,7 +71,10 @@ def tables(results: Sequence[Result]) -> list[Group]:
 
 def rank(title: str) -> int:
     """The place of a finding: what is estimated first, how it was found last."""
-    return next((n for n, start in enumerate(FIRST) if title.startswith(start)), len(FIRST))
+    return next(
+        (n for n, start in enumerate(FINDINGS_FIRST) if title.startswith(start)),
+        len(FINDINGS_FIRST),
+    )
 
 
 def lines(results: Sequence[Result]) -> list[str]:
@@ -160,8 +163,8 @@ def taken(columns: Sequence[Mapping[str, Any]], dropped: Sequence[str]) -> Itera
         yield f"Columns: {len(columns)} of numbers."
         return
     out = f"; left out: {', '.join(dropped)}" if dropped else ""
-    told = [column(one) for one in columns[:MOST_COLUMNS]]
-    more = f" and {len(columns) - MOST_COLUMNS} more" if len(columns) > MOST_COLUMNS else ""
+    told = [column(one) for one in columns[:COLUMNS_TOLD]]
+    more = f" and {len(columns) - COLUMNS_TOLD} more" if len(columns) > COLUMNS_TOLD else ""
     yield f"Columns: {', '.join(told)}{more}{out}."
 
 

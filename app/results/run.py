@@ -94,7 +94,7 @@ class Run:
 
         more = measures_table(self.json())
         lead = answer.lines(self.json())
-        table = summary_table(self.json(), self.reasons, answer.IDLE if lead else ())
+        table = summary_table(self.json(), self.reasons, answer.UNTOLD if lead else ())
         own = (*answer.tables(self.json()), "") if lead else ()
         text = "\n".join([*lead, plain(*own, table, *(("", more) if more else ()))])
         return f"{text}\n{self.folder}" if self.folder else text

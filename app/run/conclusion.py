@@ -84,7 +84,7 @@ def show(
         console.print(line, highlight=False, markup=False, soft_wrap=not console.is_terminal)
     for table in [*answer.tables(found), ""] if lead else []:
         console.print(table)
-    console.print(summary_table(found, failed, answer.IDLE if lead else ()), crop=False)
+    console.print(summary_table(found, failed, answer.UNTOLD if lead else ()), crop=False)
     if more := measures_table(found):
         console.print(Text("\nFurther measures", style="bold"), more)
     for table in [] if lead else findings_tables(found):

@@ -9,7 +9,7 @@ import numpy as np
 from corsage.core.arrays import Floats
 from corsage.strategies.known_clusters.mixed_state import MixedModelState
 
-MOST_NUMBERS = 200_000
+MOST_SPREAD_NUMBERS = 200_000
 """Numbers of all centres' covariances that a result keeps."""
 
 
@@ -23,7 +23,12 @@ def spreads(state: MixedModelState, noise: float | None, exact: bool) -> dict[st
         the middle; `centres` and `middle`, how sure these are; `open`, directions of the middle
         that the data leave open; `alone`: nothing ties users.
     """
-    if noise is None or not exact or state.covariance.size > MOST_NUMBERS or not len(state.w):
+    if (
+        noise is None
+        or not exact
+        or state.covariance.size > MOST_SPREAD_NUMBERS
+        or not len(state.w)
+    ):
         return None
     names, fit = state.clusters.known[: len(state.w)], state.estimates.covariance
     if fit.kinds:
