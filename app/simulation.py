@@ -162,13 +162,16 @@ def simulate(  # noqa: PLR0913 (data in every form that people have them in)
         read = partial(data_of, data, (x, y), columns)
         listed = [strategies] if isinstance(strategies, str | Strategy) else list(strategies)
         if listed == [AUTOMATIC]:
-            return attached("answer").answer(listed, read, keys, progress, callbacks, user)
+            answer: Comparison
+            answer = attached("answer").answer(listed, read, keys, progress, callbacks, user)
+            return answer
         given = read(keys)
         made = prepared(listed, given, keys, progress)
         for strategy in made:
             strategy.callbacks.extend(callbacks)
         if not all(strategy.config.data.test_fraction for strategy in made):
-            return attached("answer").fitted(made, progress)
+            answer = attached("answer").fitted(made, progress)
+            return answer
         return compared(made, progress)
 
 

@@ -94,7 +94,7 @@ def answer(
         strategy.callbacks.extend(callbacks)
     if not config.data.test_fraction:
         check_one([strategy.name for strategy in made])
-    return answered(simulation.compared(made, progress and before is None), before)
+    return answered(simulation.compared(made, progress), before)
 
 
 def fitted(made: Sequence[Strategy[Any, Any]], progress: bool) -> Comparison:

@@ -11,7 +11,7 @@ from corsage.core.arrays import Array, Floats
 from corsage.core.tables.column_facts import CATEGORY, EMPTY
 from corsage.datasets.user_data import FederatedData
 
-MOST_POINTS = 1500
+MOST_RESIDUALS = 1500
 """Residuals that are drawn, evenly out of all."""
 
 
@@ -29,7 +29,7 @@ def facts(row: Row) -> Json:
     fitted = (x * theta).sum(1)
     found |= determined(row, x, y, fitted)
     unit, start = label_unit(row)
-    at = np.unique(np.linspace(0, len(y) - 1, min(len(y), MOST_POINTS)).astype(np.int64))
+    at = np.unique(np.linspace(0, len(y) - 1, min(len(y), MOST_RESIDUALS)).astype(np.int64))
     points = np.column_stack([fitted * unit + start, (y - fitted) * unit])[at]
     found["residuals"] = points.round(12).tolist()
     return found

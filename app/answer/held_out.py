@@ -32,8 +32,10 @@ MOST_CROSSED_COLUMNS = 30
 """Columns beyond which a fit takes too long to be done five times."""
 SOLVED_LINEAR = ("mixed-model", "single-cluster")
 """What is solved in a moment, and can be again."""
-KEYS_OF_FILES = ("user-column", "label-column", "cluster-column")
-KEYS_OF_FILES += ("feature-columns", "drop-columns", "category-columns")
+KEYS_OF_FILES = (
+    *("user-column", "label-column", "cluster-column"),
+    *("feature-columns", "drop-columns", "category-columns"),
+)
 """Keys of a file that a table in memory has no use for."""
 
 

@@ -42,7 +42,7 @@ usage: corsage predict PLACE [strategy=ROW] [user=NAME] FILE
 """
 
 FLAGS = ("--proba", "--interval", "--new-users")
-LEVEL = 0.95
+SHARE_WITHIN = 0.95
 """The share of new labels that an interval has in it."""
 
 
@@ -101,7 +101,7 @@ def answers(model: UserModel, rows: Rows, models: Models, words: Words) -> dict[
     x: Any = features(rows, models.config) if model.preparation is None else by_name(rows)
     found: dict[str, Any] = {"prediction": model.predict(x)}
     if "--interval" in words.flags:
-        ends = model.predict(x, interval=LEVEL)
+        ends = model.predict(x, interval=SHARE_WITHIN)
         found |= {"low": ends[:, 1], "high": ends[:, 2]}
     if "--proba" in words.flags:
         likely = model.predict_proba(x)

@@ -16,7 +16,7 @@ Result = Mapping[str, Any]
 
 FAVOURITE = "mixed-model"
 """It is one model for all, or one each, where the data are best served by that."""
-SURE = 2.0
+SURE_ERRORS = 2.0
 """Standard errors of a mean difference over users that chance hardly exceeds."""
 WHAT = {
     "exact-global": "for one model",
@@ -56,7 +56,7 @@ def ahead(one: Result, other: Result) -> bool:
     gains = np.asarray(merits[0]) - np.asarray(merits[1])
     if len(gains) < 2:
         return False
-    return bool(gains.mean() > SURE * gains.std(ddof=1) / math.sqrt(len(gains)))
+    return bool(gains.mean() > SURE_ERRORS * gains.std(ddof=1) / math.sqrt(len(gains)))
 
 
 def tables(results: Sequence[Result]) -> list[Group]:

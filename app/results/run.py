@@ -11,6 +11,8 @@ from corsage.app.results.row import Json, NoModel, Row, unknown_row
 from corsage.core.hurt import hurts
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from corsage.app.results.user_model import UserModel
 
 
@@ -95,6 +97,6 @@ class Run:
         more = measures_table(self.json())
         lead = answer.lines(self.json())
         table = summary_table(self.json(), self.reasons, answer.UNTOLD if lead else ())
-        own = (*answer.tables(self.json()), "") if lead else ()
+        own: list[RenderableType] = [*answer.tables(self.json()), ""] if lead else []
         text = "\n".join([*lead, plain(*own, table, *(("", more) if more else ()))])
         return f"{text}\n{self.folder}" if self.folder else text

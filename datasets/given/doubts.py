@@ -9,7 +9,7 @@ from corsage.core.tables.column_facts import NUMBER
 from corsage.datasets.columns.typed import FREE_TEXT, IDS, SOME_ROWS
 from corsage.datasets.sample_table import Table
 
-DENSE = 0.5
+IN_TURN = 0.5
 """The share of the whole numbers between the ends that identifiers use, which are given in turn."""
 UNIQUE = 0.9
 """The share of rows with a number of their own that tells identifiers from measurements; and of
@@ -61,7 +61,7 @@ def names_things(name: str, column: Floats) -> bool:
         return True
     if len(known) <= FREE_TEXT:
         return False
-    dense = len(known) > DENSE * (known[-1] - known[0] + 1)
+    dense = len(known) > IN_TURN * (known[-1] - known[0] + 1)
     in_turn = bool((np.diff(column) >= 0).all()) or len(known) > UNIQUE * len(column)
     return bool(IDS.fullmatch(name)) or (dense and in_turn)
 
