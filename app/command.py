@@ -15,6 +15,7 @@ from corsage.app.run.status import is_study, is_study_of
 from corsage.core.clock import COMMAND_START, LOADED
 from corsage.core.configuration.command_line import each_of, exampled, read_words
 from corsage.core.configuration.config import AUTOMATIC, Config
+from corsage.core.configuration.key_groups import RunKeys
 from corsage.core.errors import ConfigError, StrategiesFailed
 from corsage.core.files import guarded, write_atomically
 from corsage.core.registry import attached
@@ -86,6 +87,9 @@ def run_or_study(values: dict[str, Any], json_file: str, fits: bool = False) -> 
     """
     fits = fits or AUTOMATIC in named(values)
     values = decided(values)
+    if holds_nothing_out(values) and not values.get("resume"):
+        names = [str(values["strategy"])] if "strategy" in values else RunKeys.strategy
+        attached("answer").check_one(",".join(names).split(","))
     if is_study_of(values):
         attached("studies").run_study(values, json_file)
     else:
@@ -109,12 +113,20 @@ def decided(values: dict[str, Any]) -> dict[str, Any]:
 
         values = settled(values)
         found, line = chosen({key: each[0] for key, each in each_of(values).items()})
-        found = {**found, **values, "strategy": found["strategy"]}
+        names = str(found["strategy"])
+        names = names.partition(",")[0] if holds_nothing_out(values) else names
+        found = {**found, **values, "strategy": names}
     else:
         found, line = exampled(values)
     if line:
         print(line, file=sys.stderr)
     return found
+
+
+def holds_nothing_out(values: Mapping[str, Any]) -> bool:
+    """True if all rows are fitted, and none is left to compare strategies by."""
+    said = str(values.get("test-fraction", ""))
+    return said.replace(".", "", 1).isdigit() and not float(said)
 
 
 def settled(values: Mapping[str, Any]) -> dict[str, Any]:

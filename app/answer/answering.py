@@ -155,8 +155,6 @@ def begun(config: Config) -> tuple[Config, Path | None]:
     refitted, before = planned(config, column if column != "user" else "", dropped)
     if before is None:
         return config, None
-    if not config.data.test_fraction:
-        check_one(config.run.strategy)
     tested = before["how"]["rows"]
     line = f"compared on {tested:,} held-out rows; now fitted to all" if tested else "fitted to all"
     print(line, file=sys.stderr, flush=True)

@@ -252,6 +252,8 @@ class Watcher(Callback):
     def on_start(self, strategy: Strategy[Any, Any]) -> None:
         """Begin the line; a resumed run begins where it stands."""
         self.progress.start(strategy.name, self.num_rounds, strategy.progress.round)
+        if not self.judges:
+            self.progress.evaluated = "all rows are fitted"
 
     def on_round_end(self, strategy: Strategy[Any, Any], row: dict[str, Any]) -> None:
         """Show the round that is done."""

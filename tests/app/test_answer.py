@@ -87,6 +87,10 @@ def test_a_command_has_the_same_answer(tmp_path: Path, capsys: pytest.CaptureFix
     assert command.run(words) == 0
     said = capsys.readouterr().out
     (folder,) = (tmp_path / "runs").iterdir()
+    assert command.run([*words[:-1], f"run-dir={tmp_path}/all", "test-fraction=0"]) == 0
+    (all_rows,) = (tmp_path / "all").iterdir()
+    assert list(load(all_rows)) == ["mixed-model"]
+    assert "nothing was held out" in capsys.readouterr().out
     run, own = load(folder), fit(table, user="shop", label="sales", progress=False)
     assert {name: run[name].per_user for name in run} == {n: own[n].per_user for n in own}
     assert run.recommended == own.recommended == "mixed-model"
