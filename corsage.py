@@ -4,10 +4,13 @@ In a checkout the folders beside this file are the sub-packages; in the wheel th
 package's `__init__.py` beside the same folders. The public names are loaded when they are used.
 """
 
+import os
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+# Before torch: products that its MKL rounds alike wherever in memory their matrices begin.
+os.environ.setdefault("MKL_CBWR", "AUTO")
 __path__ = [str(Path(__file__).parent)]
 
 from corsage.core.clock import LOADED  # noqa: F401 (first of all: from then on a command's time counts)
@@ -43,6 +46,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from corsage.strategies.fedrep.fedrep_exact import FedRepExact
     from corsage.strategies.fedrep.fedrep_known import FedRepKnown
     from corsage.strategies.ifca import IFCA
+    from corsage.strategies.knn_per import KNNPer
     from corsage.strategies.known_clusters.async_al2sgd import AsyncAL2SGD
     from corsage.strategies.known_clusters.async_l2gd import AsyncL2GD
     from corsage.strategies.known_clusters.mixed_model import MixedModel
@@ -102,6 +106,7 @@ __all__ = [
     "FedRepConvex",
     "FedRepExact",
     "FedRepKnown",
+    "KNNPer",
     "LGFedAvg",
     "Local",
     "LocalClusters",

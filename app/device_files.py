@@ -1,8 +1,8 @@
 """Deal a data set into one file a user, for devices that are to do what a simulation did.
 
 A device splits its own file into training and test samples, keyed by the seed and the user's id.
-So each file holds its user's samples in the order in which the simulation splits them, as float32
-numbers that the model takes as they are, or the cells of a table with what its columns are: the
+So each file holds its user's samples in the order in which the simulation splits them, as numbers
+that the model takes as they are, or the cells of a table with what its columns are: the
 same seed then gives the same numbers on devices.
 """
 

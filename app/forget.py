@@ -32,6 +32,7 @@ from corsage.strategies.known_clusters.mixed_model import MixedModel
 from corsage.strategies.known_clusters.mixed_state import MixedModelState
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
+from corsage.strategies.rounds.ledger import Ledger
 
 USAGE = """\
 usage: corsage forget RUN_FOLDER user=NAME
@@ -71,10 +72,12 @@ class Memory:
     ----------
     sums : each user's own.
     preparation : what their columns were made into.
+    data : by which their data are known again.
     """
 
     sums: KeptSums
     preparation: Preparation | None
+    data: Ledger
 
 
 class Remembered(Callback):
@@ -85,16 +88,9 @@ class Remembered(Callback):
 
     def on_start(self, strategy: Strategy[Any, MixedModelState]) -> None:
         """Before the first round, in which they then are not asked for."""
-        roster, sums = strategy.members.roster, self.memory.sums
-        there = {user: member.train for user, member in roster.members.items()}
-        if there != dict(zip(sums.users, sums.counts.tolist(), strict=True)):
-            raise CheckpointError(
-                "the data are not those that the run was made of: some of its users are not there, "
-                "or have more or fewer records. Forget with the data as they were."
-            )
-        strategy.state.sums = sums.prepared(
-            self.memory.preparation, strategy.job.agreed.preparation
-        )
+        memory, job = self.memory, strategy.job
+        job.built.data = memory.data
+        strategy.state.sums = memory.sums.prepared(memory.preparation, job.agreed.preparation)
 
 
 @command(USAGE)
@@ -156,9 +152,11 @@ def remembered(folder: Path, config: Config, run: str, user: str) -> Memory:
     kind = identity(run, MixedModel.name, config.flat())
     kinds = {"built": Built, "state": MixedModelState}
     parts = read_checkpoint(found(own)[-1][1], kind, kinds)
-    state, said = parts["state"], parts["built"].preparation
+    state, built = parts["state"], parts["built"]
     check_kept(folder, state, user)
-    return Memory(state.sums.without(user), Preparation.read(json.loads(said)) if said else None)
+    built.data.pop(user, None)
+    agreed = Preparation.read(json.loads(built.preparation)) if built.preparation else None
+    return Memory(state.sums.without(user), agreed, built.data)
 
 
 def check_exact(folder: Path, config: Config) -> None:

@@ -34,7 +34,8 @@ COMPARE = """\
 usage: corsage compare RUN... [--json FILE]
 
   RUN          a finished run's folder, or a study's. Runs that differ in nothing but their seed are
-               one row; what else they differ in has a column
+               one row; what else they differ in has a column. Of mixed models (mixed-random=...)
+               the likelihood-ratio test, AIC and BIC are in a line
   --json FILE  also write the comparison there
 """
 

@@ -72,7 +72,7 @@ def cases() -> Iterator[Case]:
 def seconds(network: Network, case: Case, users: int) -> float:
     """CPU seconds of a step of one user."""
     batch = case.keys.batch_size
-    data = examples(case.shape, CLASSES, [batch] * users)
+    data = examples(network, case.shape, CLASSES, [batch] * users)
     orders = [[np.arange(batch)] * STEPS] * users
     begin = time.process_time()
     train_models(network, network.initial, data, orders, case.keys)
@@ -125,7 +125,7 @@ class Functional(TracedLosses):
 def functional(case: Case, network: Network) -> str:
     """The seconds of torch.func as a multiple of the kernels', on the network's path."""
     batch, best = case.keys.batch_size, dict[type[TracedLosses], float]()
-    data = examples(case.shape, CLASSES, [batch] * USERS)
+    data = examples(network, case.shape, CLASSES, [batch] * USERS)
     for kind in (TracedLosses, Functional) * TURNS:
         losses = kind(network, data, [[[np.arange(batch)] * STEPS] * USERS], range(USERS))
         theta = losses.rows(network.initial)

@@ -17,33 +17,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from corsage.clients.parts.baseline import baselines_of
-from corsage.clients.parts.contract import (
-    FlowerClient,
-    Got,
-    Models,
-    Sent,
-    outputs_of,
-    report,
-    whole_models,
-)
+from corsage.clients.parts.contract import FlowerClient, Got, Models, Sent, report
 from corsage.clients.parts.samples import Samples, orders_of
 from corsage.core.arrays import Array, Arrays, Floats32
 from corsage.core.cache import Cache, Names
 from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.configuration.train_keys import LOSS
-from corsage.core.errors import UserError
+from corsage.core.errors import ConfigError, UserError
 from corsage.core.keys import Keys
 from corsage.core.measures import ADAPTATION_STEPS, GRADIENT_STEPS, USUAL_MEASURES, Measure, chosen
 from corsage.core.messages.asked import Takes
-from corsage.core.messages.wire import DELIVER_OPTION, Task
+from corsage.core.messages.wire import DELIVER_OPTION, OUTCOMES, Task
 from corsage.core.registry import attached
 from corsage.datasets.user_data import FederatedData
 from corsage.networks.batches import Examples, Loss, Order
 from corsage.networks.local_training import train_bodies, train_heads, train_models
 from corsage.networks.network import Network
 from corsage.networks.proximal import Pull
-from corsage.networks.training import SINGLE, Types
-from corsage.networks.user_scores import Arithmetic, features_of_each, outputs_of_each, score
+from corsage.networks.training import Types
+from corsage.networks.user_scores import Arithmetic, features_of_each, score
 from corsage.strategies.effort import work_of
 
 if TYPE_CHECKING:
@@ -75,6 +67,13 @@ class Client(FlowerClient, Generic[K]):
     by_arithmetic: ClassVar[bool] = False  # do convex losses stand for the network?
     cohorts: ClassVar[bool] = False  # are all users of a known cluster at a node one participant?
 
+    def __init_subclass__(cls) -> None:
+        """Refuse a score of another prediction than that of what is stored, loaded and exported."""
+        super().__init_subclass__()
+        if "outputs" in vars(cls) and "by_arithmetic" not in vars(cls):
+            why = "users are scored by what `models` returns, which is loaded and exported, too"
+            raise ConfigError(f"{cls.__name__}.outputs: {why}; a Combined has several vectors.")
+
     def __init__(
         self,
         task: Task,
@@ -92,6 +91,8 @@ class Client(FlowerClient, Generic[K]):
         self.network = network if self.settings.augment else network.rear
         self.states, self.cache = list(states), cache or Cache()
         self.judged: Models | None = None  # the models that were judged last
+        self.outcomes: Arrays = {}  # and the sums of test samples that are sent of them
+        self.at_home = False  # in a simulation no number leaves a machine
         self.training: OwnSteps | None = None  # of the app's own, instead of Corsage's SGD
         self.steps = np.zeros(len(self.users), np.int64)  # gradients computed for each user
 
@@ -114,6 +115,10 @@ class Client(FlowerClient, Generic[K]):
         self.remember(self.train(got, data).keep)
         return self.models(got)
 
+    def tuned(self, got: Got, data: Examples, epochs: int, part: str) -> Models:
+        """Each user's model after epochs on a part at the end: its `own`, or a global one's."""
+        return self.adapt(got, data, epochs)
+
     def loss(self, got: Got, user: str, labels: Tensor) -> Loss:
         """A user's own loss, a function of a batch's (features, outputs, labels).
 
@@ -127,8 +132,7 @@ class Client(FlowerClient, Generic[K]):
     def respond(self, got: Got) -> Sent:
         """A training message: `train`, on the users' training data."""
         data = self.train_data(got)
-        own = self.task.algorithm, self.settings, self.task.keys
-        self.effort, self.pace = work_of(*own)
+        self.effort, self.pace = work_of(self.task.algorithm, self.settings, self.task.keys)
         sent = self.train(got, data)
         usual = {"num-examples": data.sizes, GRADIENT_STEPS.name: self.steps}
         return replace(sent, metrics={**usual, **sent.metrics})
@@ -137,12 +141,16 @@ class Client(FlowerClient, Generic[K]):
         """An evaluation message: how good each user's own model is."""
         if got.options.get("adapt"):
             models = self.adapt(got, self.train_data(got), int(got.options["adapt-epochs"]))
+        elif part := str(got.options.get("fine-tune", "")):
+            models = self.tuned(got, self.train_data(got), self.settings.fine_tune_epochs, part)
         else:
             models = self.models(got)
         self.judged, data = models, self.test_data()
         outputs = self.outputs(models, data) if len(data.y) else data.x
         facts = data, self.measures, self.task.num_classes
         found = report(score(self.network.criterion, outputs, *facts))
+        if most := int(got.options.get(OUTCOMES, 0)):
+            self.outcomes = {OUTCOMES: attached("outcomes").sums(self, outputs, data, most)}
         steps = {ADAPTATION_STEPS.name: self.steps}
         return {**found, **baselines_of(self, got, data), **steps, **models.metrics}
 
@@ -178,8 +186,7 @@ class Client(FlowerClient, Generic[K]):
         and how images change, are drawn for the purpose.
         """
         if self.training is not None:
-            own = self.settings.local_epochs if epochs is None else epochs
-            return self.training.of(self, "model", starts, data, own, pull)
+            return self.training.of(self, "model", starts, data, epochs, pull)
         if orders is None:
             orders = self.orders(purpose, data, epochs)
         self.count(map(len, orders))
@@ -200,16 +207,14 @@ class Client(FlowerClient, Generic[K]):
             return self.training.over(self, "head", (body, heads), data, epochs, pull)
         orders = self.orders(purpose, data, epochs)
         self.count(map(len, orders))
-        data = data.on(purpose)
-        return train_heads(self.network, body, heads, data, orders, self.settings, pull)
+        return train_heads(self.network, body, heads, data.on(purpose), orders, self.settings, pull)
 
     def sgd_bodies(
         self, body: Floats32, heads: Floats32, data: Examples, epochs: int | None = None
     ) -> Floats32:
-        """Bodies (users, P_body) from one start, each under its own head, which is frozen."""
+        """Bodies (users, P_body) from one start, or their own, each under its own frozen head."""
         if self.training is not None:
-            own = self.settings.local_epochs if epochs is None else epochs
-            return self.training.over(self, "body", (body, heads), data, own)
+            return self.training.over(self, "body", (body, heads), data, epochs)
         orders = self.orders("body", data, epochs)
         self.count(map(len, orders))
         return train_bodies(self.network, body, heads, data.on("body"), orders, self.settings)
@@ -238,13 +243,12 @@ class Client(FlowerClient, Generic[K]):
     @property
     def types(self) -> Types:
         """The types of inputs, and of labels that are numbers."""
-        return SINGLE
+        return self.full.inputs, torch.float32
 
     @property
     def samples(self) -> Samples:
         """The users' samples."""
-        own = self.users, self.data, self.full, self.network
-        return Samples(*own, self.task.seed, self.cache)
+        return Samples(self.users, self.data, self.full, self.network, self.task.seed, self.cache)
 
     def train_data(self, got: Got) -> Examples:
         """The users' training examples, one user after the other; new users may have fewer."""
@@ -269,9 +273,8 @@ class Client(FlowerClient, Generic[K]):
 
         Labels that are numbers are in double precision, so that errors are those of the labels.
         """
-        types = self.types[0], torch.float64
         part = "" if self.alone else "test"
-        return self.samples.examples(*self.samples.test(), part, types)
+        return self.samples.examples(*self.samples.test(), part, (self.types[0], torch.float64))
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -281,9 +284,7 @@ class Client(FlowerClient, Generic[K]):
 
     def outputs(self, models: Models, data: Examples) -> Tensor:
         """The outputs of models for the users' samples."""
-        if self.alone:
-            return outputs_of_each(self.full, whole_models(models, len(self.users)), data)
-        return outputs_of(self.network, models, data)
+        return models.outputs(self.full if self.alone else self.network, data, self.alone)
 
     @property
     def alone(self) -> bool:

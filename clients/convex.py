@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from corsage.clients.base import Client, Got, K, Models, Sent
-from corsage.clients.parts.contract import whole_models
 from corsage.core.arrays import Array, Ints
 from corsage.core.cache import Cache
 from corsage.core.errors import UserError
 from corsage.core.losses import scalar_loss
 from corsage.networks.batches import Examples
-from corsage.networks.training import SINGLE, Types
+from corsage.networks.training import Types
 from corsage.networks.user_scores import Arithmetic, linear_outputs_of_each
 from corsage.solvers.losses.convex import LinearLosses, linear_losses
 from corsage.solvers.losses.linear_losses import Scale
@@ -93,10 +92,8 @@ class ConvexClient(Client[K]):
 
     @property
     def types(self) -> Types:
-        """Numbers to predict are held as they are computed with, and so is what predicts them."""
-        if not self.network.criterion.numbers:
-            return SINGLE  # bytes and classes lose nothing by it
-        return (self.dtype if self.convex else torch.float32), self.dtype
+        """Samples of convex losses are held as they are computed with."""
+        return (self.dtype, self.dtype) if self.convex else super().types
 
     @property
     def scale(self) -> Scale:
@@ -126,7 +123,7 @@ class ConvexClient(Client[K]):
 
     def outputs(self, models: Models, data: Examples) -> Tensor:
         """The outputs of models; of convex ones in the precision of the keys."""
-        if not self.convex:
+        if not self.convex or models.spec is not None:
             return super().outputs(models, data)
         if self.alone:
             return self.outputs_alone(models, data)
@@ -140,7 +137,7 @@ class ConvexClient(Client[K]):
         """The outputs on all users' samples, as each user's alone."""
         whole = models.whole
         if models.heads is not None or models.picked is not None:
-            whole = np.stack(list(whole_models(models, len(self.users))))
+            whole = np.stack(list(models.each(len(self.users))))
         each = np.broadcast_to(whole, (len(self.users), whole.shape[-1]))
         return linear_outputs_of_each(self.tensor(each), data.x, data.sizes)
 

@@ -30,9 +30,9 @@ class DittoClient(Client[DittoKeys]):
         return Models(self.remembered("personal", self.network.initial))
 
     def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
-        """A new user solves its h_k(v; w^T), from w^T."""
+        """A new user solves its h_k(v; w^T), from w^T; others from their v_k."""
         w = got.shared["model"]
-        return Models(self.personal_sgd(w, w, data, epochs))
+        return Models(self.personal_sgd(self.remembered("personal", w), w, data, epochs))
 
     def personal_sgd(self, v: Floats32, w: Floats32, data: Examples, epochs: int) -> Floats32:
         """v_k after some epochs of SGD on F_k(v) + lambda/2 |v - w|^2."""

@@ -1,4 +1,4 @@
-"""FedAvg at the users: train the global model, send it back; fine-tune its head at the end."""
+"""FedAvg at the users: train the global model, send it back; fine-tune it at the end."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class FedAvgClient(Client[K]):
         return None
 
     def models(self, got: Got) -> Models:
-        """The global model, or with `fine-tune` its body under a head of each user's own."""
-        w = got.shared["model"]
-        if got.options.get("fine-tune"):
-            return self._fine_tuned(w, self.train_data(got), self.settings.fine_tune_epochs)
-        return Models(w)
+        """The global model."""
+        return Models(got.shared["model"])
 
     def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
         """A new user trains the head of the global model."""
-        return self._fine_tuned(got.shared["model"], data, epochs)
+        return self.tuned(got, data, epochs, "head")
 
-    def _fine_tuned(self, w: Floats32, data: Examples, epochs: int) -> Models:
-        """The global body under heads that the users trained from the global one."""
+    def tuned(self, got: Got, data: Examples, epochs: int, part: str) -> Models:
+        """The global model trained by each user, or the global body under a head of its own."""
+        w = got.shared["model"]
+        if part == "all":
+            return Models(self.sgd(w, data, epochs=epochs, purpose="fine-tune"))
         body, head = w[self.network.body], w[self.network.head]
         starts = np.broadcast_to(head, (len(self.users), len(head)))
         return Models(body, self.sgd_heads(body, starts, data, epochs, purpose="fine-tune"))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from corsage.clients.base import Client, Got, Models, Sent
+from corsage.clients.base import Client, Got, K, Models, Sent
 from corsage.core.arrays import Floats32
 from corsage.core.messages.asked import Takes, floats
 from corsage.networks.batches import Examples
-from corsage.strategies.fedbabu import FedBABUKeys
 
 
-class FedBABUClient(Client[FedBABUKeys]):
+class FedBABUClient(Client[K]):
     """The users of FedBABU."""
 
     takes = Takes(shared={"body": floats("B")})
@@ -22,15 +21,17 @@ class FedBABUClient(Client[FedBABUKeys]):
         return Sent(mean={"body": self.sgd_bodies(got.shared["body"], self.heads(), data)})
 
     def models(self, got: Got) -> Models:
-        """theta_G, or with `fine-tune` what each user makes of it."""
-        if got.options.get("fine-tune"):
-            return self.adapt(got, self.train_data(got), self.settings.fine_tune_epochs)
+        """theta_G."""
         return Models(got.shared["body"], self.heads())
 
     def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
-        """theta_i <- epochs of SGD from theta_G, or of its head alone; new users do the same."""
+        """A new user fine-tunes all of theta_G, as the paper has it."""
+        return self.tuned(got, data, epochs, "all")
+
+    def tuned(self, got: Got, data: Examples, epochs: int, part: str) -> Models:
+        """theta_i <- epochs of SGD from theta_G, or of its head alone."""
         body, heads = got.shared["body"], self.heads()
-        if self.keys.fedbabu_fine_tune == "head":
+        if part == "head":
             return Models(body, self.sgd_heads(body, heads, data, epochs))
         return Models(self.sgd(np.concatenate([body, heads[0]]), data, epochs=epochs))
 

@@ -26,5 +26,6 @@ class FedMTLClient(LocalClient[FedMTLKeys]):
 
     def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
         """A new user is one more task, and begins where the regulariser alone would have it."""
-        self.states = [{"model": centre} for centre in got.rows["centre"]]
+        centres = got.rows["centre"]
+        self.states = [s or {"model": c} for s, c in zip(self.states, centres, strict=True)]
         return super().adapt(got, data, epochs)

@@ -13,7 +13,7 @@ from corsage.clients.base import Client, Got, Models, Sent
 from corsage.core.arrays import Floats32, Ints
 from corsage.core.messages.asked import Takes, floats
 from corsage.networks.batches import Examples, Order
-from corsage.networks.user_scores import evaluate_models
+from corsage.networks.user_scores import score
 from corsage.strategies.ifca import IFCAKeys
 
 
@@ -43,7 +43,8 @@ class IFCAClient(Client[IFCAKeys]):
 
     def pick(self, theta: Floats32, data: Examples) -> Ints:
         """argmin_j F_i(theta_j) for each user; of equal ones the first."""
-        losses = [evaluate_models(self.network, model, data).loss for model in theta]
+        each = [Models(model).outputs(self.network, data, alone=False) for model in theta]
+        losses = [score(self.network.criterion, outputs, data).loss for outputs in each]
         return np.asarray(np.stack(losses).argmin(axis=0), np.int64)
 
     def _picked(self, theta: Floats32, j: Ints) -> Models:

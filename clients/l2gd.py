@@ -32,6 +32,8 @@ class L2GDClient(LocalClient[L2GDKeys]):
         return Sent(mean={"change": x - before}, keep={"model": x})
 
     def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
-        """A new user minimises its part of (2), f + lambda/2 |x - mean|^2, from the mean."""
-        mean = got.shared["model"]
-        return Models(self.sgd(mean, data, epochs=epochs, pull=Pull(self.keys.l2gd_lambda, mean)))
+        """A new user minimises its part of (2), f + lambda/2 |x - mean|^2, from the mean; others
+        from their x_i."""
+        mean, pull = got.shared["model"], Pull(self.keys.l2gd_lambda, got.shared["model"])
+        own = self.remembered("model", mean)
+        return Models(self.sgd(own, data, epochs=epochs, pull=pull))

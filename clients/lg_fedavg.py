@@ -42,8 +42,8 @@ class LGFedAvgClient(FedPerClient[LGFedAvgKeys]):
     def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
         """A new user learns its local part beside the global one, which stands."""
         models = self.joined(got)
-        start, heads = models[0, self.network.body], models[:, self.network.head]
+        starts, heads = models[:, self.network.body], models[:, self.network.head]
         if self.own == "head":
-            return Models(start, self.sgd_heads(start, heads, data, epochs))
-        bodies = self.sgd_bodies(start, heads, data, epochs)
+            return Models(starts[0], self.sgd_heads(starts[0], heads, data, epochs))
+        bodies = self.sgd_bodies(starts, heads, data, epochs)
         return Models(np.concatenate([bodies, heads], axis=1))

@@ -83,44 +83,12 @@ def over_all(counts: Counts, name: str) -> float:
 
 
 def summed(name: str) -> tuple[Number, ...]:
-    """The numbers that a mean over samples needs: its sum, and the sum of its squares."""
-    return Number(name, low=0.0), Number(deviation(name), low=0.0, optional=True)
-
-
-def deviation(name: str) -> str:
-    """The number that is the standard deviation over a user's samples of what is summed."""
-    return f"{name}-deviation"
-
-
-def mean_error(counts: Counts, name: str) -> Floats | None:
-    """The standard error of a mean over samples, of users with at least two of them."""
-    if deviation(name) not in counts:
-        return None
-    n = counts[EXAMPLES]
-    return np.where(n > 1, counts[deviation(name)] / np.sqrt(n), np.nan)
-
-
-def root_error(counts: Counts) -> Floats | None:
-    """The standard error of an RMSE: that of the mean square, over twice the root."""
-    error, rmse = mean_error(counts, SQUARED_ERRORS), np.sqrt(per_sample(counts, SQUARED_ERRORS))
-    if error is None:
-        return None
-    return np.asarray(np.divide(error, 2 * rmse, out=np.zeros_like(rmse), where=rmse > 0))
-
-
-def share_error(counts: Counts) -> Floats:
-    """The standard error of a share, as if one right and one wrong answer had been added.
-
-    So it is not 0 where a few samples are all right or all wrong (Agresti and Caffo 2000). They
-    shrink the difference of two shares by n / (n + 2): here the error grows by as much.
-    """
-    n = counts[EXAMPLES]
-    share = (counts[CORRECT] + 1.0) / (n + 2.0)
-    return np.asarray(np.sqrt(share * (1.0 - share) * (n + 2.0)) / n)
+    """The number that a mean over samples needs."""
+    return (Number(name, low=0.0),)
 
 
 def unknown(counts: Counts) -> None:
-    """No standard error is known from what users report."""
+    """No value of all samples together is known from what users report."""
 
 
 def table(counts: Counts, name: str) -> Floats:

@@ -25,6 +25,10 @@ class DataError(CorsageError):
     """Data that are missing, malformed or too few."""
 
 
+class OtherData(DataError):
+    """Data that are not those that a run began with."""
+
+
 class ModelError(CorsageError):
     """A model that cannot be built or split into a body and a head."""
 
@@ -65,7 +69,7 @@ class StrategiesFailed(CorsageError):
         self.folder = folder
 
 
-FOR_ALL = (NodeError, StorageError)
+FOR_ALL = (NodeError, StorageError, OtherData)
 """What would end every other strategy of a comparison as well."""
 
 

@@ -1,4 +1,9 @@
-"""Arithmetic on long arrays, piece by piece: no second array of their size is made for it."""
+"""Arithmetic on long arrays, piece by piece: no second array of their size is made for it.
+
+Sums over users depend on no order, nor on parts in which they are added. A sum is two doubles,
+`high` and `low`: the double next to it, and what that leaves out (Knuth's TwoSum). Nothing is lost
+of single precision within a factor of 10^18: of values that are multiples of 2^-104 of their sum.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +19,10 @@ PIECE_NUMBERS = 2**15
 """Numbers of a piece: two of them in double precision stay in a core's own cache."""
 
 
-def pieces(size: int) -> Iterator[slice]:
-    """The places of the pieces of so many numbers."""
-    return (slice(i, min(i + PIECE_NUMBERS, size)) for i in range(0, size, PIECE_NUMBERS))
+def pieces(size: int, rows: int = 1) -> Iterator[slice]:
+    """The places of the pieces of so many numbers, of which there are some rows."""
+    step = max(2 * PIECE_NUMBERS // rows, 1) if rows > 1 else PIECE_NUMBERS
+    return (slice(i, min(i + step, size)) for i in range(0, size, step))
 
 
 def finite(array: NDArray[Any]) -> bool:
@@ -27,38 +33,49 @@ def finite(array: NDArray[Any]) -> bool:
 
 def finite_rows(rows: NDArray[Any]) -> Bools:
     """Mark the rows of finite numbers alone."""
-    return np.array([finite(row) for row in rows], bool)
+    return np.array([True] * len(rows) if finite(rows) else [finite(row) for row in rows], bool)
 
 
-def add_weighted(total: Floats | None, rows: Array, weights: Floats) -> Floats:
-    """total + sum_u w_u rows_u, in double precision, into `total` itself if there is one.
+def added(terms: Floats) -> tuple[Floats, Floats]:
+    """The sum of rows (n, P) as high and low; the rows are written over."""
+    high, n = terms, len(terms)
+    low = np.zeros((n, terms.shape[1]))
+    while n > 1:
+        k = n // 2
+        n -= k
+        a, b = high[:k], high[n : n + k]
+        lost = low[:k]
+        lost += low[n : n + k]
+        s = a + b
+        t = s - a
+        b -= t  # b - (s - a)
+        np.subtract(s, t, out=t)
+        a -= t  # a - (s - (s - a))
+        lost += b
+        lost += a
+        np.add(s, lost, out=a)
+        s -= a
+        lost += s
+    return high[0], low[0]
 
-    The users are summed first, in their order, whatever the length of the arrays.
-    """
-    if rows[0].size <= PIECE_NUMBERS:
-        sums = np.einsum("u,u...->...", weights, rows, dtype=np.float64, casting="same_kind")
-        return np.asarray(sums if total is None else total + sums)
-    found = np.zeros(rows.shape[1:], np.float64) if total is None else total
-    flat, each = found.reshape(-1), rows.reshape(len(rows), -1)
-    one, sums = np.empty(PIECE_NUMBERS), np.empty(PIECE_NUMBERS)
-    for piece in pieces(flat.size):
-        own, now = one[: piece.stop - piece.start], sums[: piece.stop - piece.start]
-        np.multiply(each[0, piece], weights[0], out=now, dtype=np.float64, casting="same_kind")
-        for row, weight in zip(each[1:], weights[1:], strict=True):
-            np.multiply(row[piece], weight, out=own, dtype=np.float64, casting="same_kind")
-            now += own
-        flat[piece] += now
+
+def add_weighted(sums: Floats | None, rows: Array, weights: Floats) -> Floats:
+    """Add sum_u w_u rows_u to sums (2, ...), high and low; into them, if there are any."""
+    found = np.zeros((2, *rows.shape[1:])) if sums is None else sums
+    flat, each = found.reshape(2, -1), rows.reshape(len(rows), -1)
+    for piece in pieces(flat.shape[1], len(rows) + 2):
+        terms = (flat[:, piece], np.multiply(each[:, piece], weights[:, None], dtype=np.float64))
+        flat[0, piece], flat[1, piece] = added(np.concatenate(terms))
     return found
 
 
-def mean_of(parts: Sequence[tuple[float, Array]], like: Array) -> Array:
-    """sum_k w_k array_k / sum_k w_k, in double precision, of the type of `like`."""
-    whole = sum(weight for weight, _ in parts)
-    found = np.empty(parts[0][1].shape, like.dtype)
-    flat, each = found.reshape(-1), [(weight, array.reshape(-1)) for weight, array in parts]
-    for piece in pieces(flat.size):
-        sums = np.zeros(piece.stop - piece.start)
-        for weight, array in each:
-            sums += weight * array[piece].astype(np.float64)
-        flat[piece] = sums / whole
+def mean_of(
+    parts: Sequence[tuple[float, Array]], weight: float, dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    """sum_k w_k sum_i rows_ki / weight, of rows (n_k, ...): those of users, or high and low."""
+    found = np.empty(parts[0][1].shape[1:], dtype)
+    flat, each = found.reshape(-1), [(w, rows.reshape(len(rows), -1)) for w, rows in parts]
+    for piece in pieces(flat.size, sum(len(rows) for _, rows in each)):
+        terms = [np.multiply(rows[:, piece], w, dtype=np.float64) for w, rows in each]
+        flat[piece] = added(np.concatenate(terms))[0] / weight
     return found

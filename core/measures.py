@@ -34,14 +34,11 @@ from corsage.core.counts import (
     balanced,
     determined,
     f_score,
-    mean_error,
     of_classes,
     one,
     over_all,
     per_sample,
     pooled_determined,
-    root_error,
-    share_error,
     summed,
     table,
     together,
@@ -64,7 +61,6 @@ class Measure:
     numbers : (classes) -> what each user reports for it, besides its number of samples.
     user : each user's value out of what was reported; NaN where its test data have none.
     pooled : the value of all users' test samples together; None where no sums say it.
-    error : the standard error of each user's value; NaN where its test data do not say it.
     word, unit : as people are shown it.
     meaning : the first words of a sentence on a table of it.
     factor : from the stored to the shown number.
@@ -79,7 +75,6 @@ class Measure:
     numbers: Callable[[int], tuple[Number, ...]]
     user: Callable[[Counts], Floats]
     pooled: Callable[[Counts], float | None]
-    error: Callable[[Counts], Floats | None]
     word: str
     unit: str
     meaning: str
@@ -142,7 +137,6 @@ ACCURACY = Measure(
     numbers=lambda classes: (Number(CORRECT, low=0.0, whole=True, per_sample=1.0),),
     user=lambda counts: per_sample(counts, CORRECT),
     pooled=lambda counts: over_all(counts, CORRECT),
-    error=share_error,
     word="accuracy",
     unit="%",
     meaning="Accuracy in percent",
@@ -157,7 +151,6 @@ BALANCED_ACCURACY = replace(
     numbers=of_classes(RIGHT_OF_CLASS, OF),
     user=lambda counts: balanced(table(counts, RIGHT_OF_CLASS), table(counts, OF)),
     pooled=lambda counts: one(balanced(*together(counts, RIGHT_OF_CLASS, OF))),
-    error=unknown,
     word="balanced accuracy",
     meaning="Balanced accuracy (the mean over classes of the share that is right) in percent",
     needs=TWO_CLASSES,
@@ -171,7 +164,6 @@ AUC = replace(
     ),
     user=lambda counts: np.where(counts[AREA_KNOWN] > 0, counts[AREA], np.nan),
     pooled=unknown,
-    error=unknown,
     word="AUC",
     unit="",
     meaning="Area under the ROC curve (AUC)",
@@ -196,7 +188,6 @@ RMSE = Measure(
     numbers=lambda classes: summed(SQUARED_ERRORS),
     user=lambda counts: np.sqrt(per_sample(counts, SQUARED_ERRORS)),
     pooled=lambda counts: math.sqrt(over_all(counts, SQUARED_ERRORS)),
-    error=root_error,
     word="RMSE",
     unit="",
     meaning="Root mean squared error (RMSE, lower is better)",
@@ -210,7 +201,6 @@ MSE = replace(
     name="mse",
     user=lambda counts: per_sample(counts, SQUARED_ERRORS),
     pooled=lambda counts: over_all(counts, SQUARED_ERRORS),
-    error=lambda counts: mean_error(counts, SQUARED_ERRORS),
     word="MSE",
     meaning="Mean squared error (MSE, lower is better)",
 )
@@ -220,7 +210,6 @@ MAE = replace(
     numbers=lambda classes: summed(ABSOLUTE),
     user=lambda counts: per_sample(counts, ABSOLUTE),
     pooled=lambda counts: over_all(counts, ABSOLUTE),
-    error=lambda counts: mean_error(counts, ABSOLUTE),
     word="MAE",
     meaning="Mean absolute error (MAE, lower is better)",
 )
@@ -231,7 +220,6 @@ LOG_LOSS = replace(
     numbers=lambda classes: summed(LOG_LOSS_SUM),
     user=lambda counts: per_sample(counts, LOG_LOSS_SUM),
     pooled=lambda counts: over_all(counts, LOG_LOSS_SUM),
-    error=lambda counts: mean_error(counts, LOG_LOSS_SUM),
     word="log-loss",
     meaning="Log-loss in nats (lower is better)",
 )
@@ -245,7 +233,6 @@ R2 = replace(
     ),
     user=lambda counts: determined(counts[RESIDUAL], counts[LABEL_SQUARES]),
     pooled=pooled_determined,
-    error=unknown,
     word="R²",
     meaning="Coefficient of determination (R²)",
     digits=lambda value: f"{value:.3f}" if abs(value) < 1000 else four_digits(value),

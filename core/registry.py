@@ -52,7 +52,7 @@ class Algorithm:
         return self.door or self.cls
 
 
-RANDOM_ALL = {"mixed_random": "all"}
+RANDOM_ALL = {"mixed_random": ("all",)}
 
 ALGORITHMS: dict[str, Algorithm] = {
     "fedrep": Algorithm("FedRep", "fedrep"),
@@ -76,6 +76,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fedbabu": Algorithm("FedBABU"),
     "fedproto": Algorithm("FedProto"),
     "fedamp": Algorithm("FedAMP"),
+    "knn-per": Algorithm("KNNPer"),
     "async-l2gd": Algorithm("AsyncL2GD", "known_clusters"),
     "async-al2sgd": Algorithm("AsyncAL2SGD", "known_clusters"),
     "mixed-model": Algorithm("MixedModel", "known_clusters"),
@@ -126,15 +127,19 @@ DATASETS: dict[str, str] = {
 ATTACHED: dict[str, str] = {
     "answer": "app.answer.answering",
     "augment": "networks.augment",
+    "combined": "clients.parts.combined",
     "cut": "networks.cut",
     "devices": "strategies.devices.devices",
     "objective": "networks.training_objective",
     "own models": "networks.own_models",
+    "outcomes": "clients.parts.outcomes",
     "own steps": "clients.parts.own_steps",
+    "pairs": "core.pairs.sums",
     "prepared tables": "datasets.dealing.prepared_tables",
     "report": "app.report.document",
     "riding": "strategies.devices.riding",
     "robust": "core.robust",
+    "same data": "strategies.rounds.same_data",
     "sizes": "strategies.rounds.sizes",
     "studies": "app.studies.performing",
     "summed tables": "datasets.columns.summed",

@@ -43,7 +43,8 @@ class Table:
     sample of it is never among them.
 
     `facts` name the columns of a table of one's own: `x` are then its cells, NaN where one is
-    missing, words numbered by the levels of their column. `notes` are worth a line each.
+    missing, words numbered by the levels of their column. `notes` are worth a line each. `classes`
+    are the names of the classes of what is no table, if they have any.
     """
 
     x: Array
@@ -58,6 +59,7 @@ class Table:
     balanced: bool = True
     facts: TableFacts | None = None
     notes: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
 
     @cached_property
     def strata(self) -> Ints:
@@ -74,14 +76,13 @@ def model_input(
     *,
     exact: bool = False,
 ) -> Array:
-    """Raw samples as what the model sees: `(x - shift) * scale` in float32, always a copy.
+    """Raw samples as what the model sees: `(x - shift) * scale`, always a copy.
 
-    `exact`: in float64, as `input_numbers` are where numbers are predicted.
+    It is of the type that `input_numbers` gives them.
     """
-    kind = np.float64 if exact else np.float32
     out = input_numbers(x if vectors is None else vectors[x], exact=exact)
-    out -= along_channels(shift).astype(kind)
-    out *= along_channels(scale).astype(kind)
+    out -= along_channels(shift).astype(out.dtype)
+    out *= along_channels(scale).astype(out.dtype)
     return out
 
 
@@ -158,9 +159,9 @@ def held(x: Array) -> Mask:
 
 
 def input_numbers(x: Array, *, exact: bool) -> Array:
-    """Inputs as float32, or `exact`, as float64: where numbers are predicted, convex methods
-    compute with all digits that the data have."""
-    return x.astype(np.float64 if exact else np.float32)
+    """Inputs as float32; in float64 what is so already, since convex methods compute with all
+    digits that the data have, and, `exact`, whatever numbers are predicted from."""
+    return x.astype(np.float64 if exact or x.dtype == np.float64 else np.float32)
 
 
 def read_labels(values: Array, where: str, *, numbers: bool) -> tuple[Array, int]:

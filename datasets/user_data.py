@@ -71,6 +71,7 @@ class FederatedData:
     each has one. Images and tokens have nothing of that. `notes` are worth a line each.
 
     Where nothing is `held_out`, users are judged by the samples that they train on.
+    each has one. Images and tokens have names of `classes` alone. `notes` are worth a line each.
     """
 
     users: list[str]
@@ -87,6 +88,7 @@ class FederatedData:
     own: OwnScales | None = None
     notes: tuple[str, ...] = ()
     held_out: bool = True
+    classes: tuple[str, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:

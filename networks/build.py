@@ -107,6 +107,8 @@ def _made(
         if keys.batch_norm == "frozen":
             batch_norm.freeze(module)
         example = torch.rand((3, *shape))
+        if keys.model not in ZOO:
+            example = attached("own models").example_for(keys, module, example, outputs, criterion)
         check_output(keys, module, example, outputs, criterion)
         return module, example
 

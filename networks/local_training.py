@@ -72,12 +72,12 @@ def train_bodies(
     keys: TrainKeys,
     pull: Pull | None = None,
 ) -> Floats32:
-    """The users' bodies (users, P_body) from one start, each over its own frozen head."""
+    """The users' bodies (users, P_body) from one start or their own, each over its frozen head."""
     body = np.asarray(body, np.float32)
     job = Job(network, network.body, data, orders, keys, active(pull))
-    if len(body) >= LARGE_MODEL and not at_once(job):
+    if body.ndim == 1 and len(body) >= LARGE_MODEL and not at_once(job):
         return train_large_bodies(job, body, heads)
-    start = np.broadcast_to(body, (len(orders), len(body)))
+    start = np.broadcast_to(body, (len(orders), body.shape[-1]))
     return train_part(job, np.concatenate([start, heads], axis=1, dtype=np.float32))
 
 

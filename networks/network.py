@@ -54,6 +54,7 @@ class Network:
     `layers`: those of a model that is a chain of plain layers; `head_layers`: of a head that is one
     of linear layers. `stackable`: their kernels can train
     copies of it together. `widest_convolution`: the most channels that a convolution puts out.
+    `tokens`: samples are numbers of words, tried below this one; 0: not. `inputs`: their type.
     `criterion`: what it is trained and judged by. `path`: how many users are trained together, and
     in which layout, unless it is `stackable`.
     """
@@ -68,7 +69,9 @@ class Network:
     ) -> None:
         self.criterion, self.device = criterion, torch.device(device)
         self.module = module.float().to(device)
-        example = example.to(self.device, torch.float32)
+        self.tokens = 0 if example.is_floating_point() else int(example.max()) + 1
+        self.inputs = torch.int64 if self.tokens else torch.float32
+        example = example.to(self.device, self.inputs)
         words = Words(words) if isinstance(words, str) else words
         division = divided(self.module, words, example)
         self.still, owners = division.still, division.owners
@@ -264,6 +267,7 @@ class Network:
         own = self.head.stop - self.head.start
         words = f"{trained:,} of {trained + fixed:,} parameters train, {own:,} are a user's own"
         words += f" ({self.said})"
+        words += "; samples are whole numbers, which it takes as they are" * bool(self.tokens)
         if fixed and self.rear is not self:
             words += "; features of the frozen front are computed once a run"
         elif self.in_front:

@@ -27,7 +27,6 @@ from corsage.core.counts import (
     RESIDUAL,
     RIGHT_OF_CLASS,
     SQUARED_ERRORS,
-    deviation,
 )
 from corsage.core.measures import Measure
 from corsage.networks.batches import Examples
@@ -64,17 +63,6 @@ class Outcome:
     def sums(self, values: Floats) -> Floats:
         """The sum of a value over each user's samples."""
         return np.bincount(self.user, values, len(self.data)).astype(np.float64)
-
-    def spread(self, values: Floats) -> Floats:
-        """The standard deviation of a value over each user's samples; 0 of a single one."""
-        n = np.maximum(self.data.sizes, 1)
-        mean = self.sums(values) / n
-        squares = self.sums(np.square(values - mean[self.user]))
-        return np.asarray(np.sqrt(squares / np.maximum(n - 1, 1)))
-
-    def summed(self, name: str, values: Floats) -> Counted:
-        """A value's sum and spread."""
-        return {name: self.sums(values), deviation(name): self.spread(values)}
 
     # Labels that are classes.
 
@@ -143,19 +131,18 @@ class Outcome:
     def log_losses(self) -> Counted:
         """Minus the log of the chance of the right class."""
         chances = self.log_chances
-        return self.summed(LOG_LOSS_SUM, -chances[np.arange(len(self.y)), self.y])
+        return {LOG_LOSS_SUM: self.sums(-chances[np.arange(len(self.y)), self.y])}
 
     # Labels that are numbers.
 
     def squares(self) -> Counted:
         """Squared errors."""
         errors = self.criterion.counted(self.outputs, self.data.y).cpu().numpy()
-        spread = self.spread(np.square(self.u[:, 0] - self.y))
-        return {SQUARED_ERRORS: self.sums(errors), deviation(SQUARED_ERRORS): spread}
+        return {SQUARED_ERRORS: self.sums(errors)}
 
     def absolutes(self) -> Counted:
         """Absolute errors."""
-        return self.summed(ABSOLUTE, np.abs(self.u[:, 0] - self.y))
+        return {ABSOLUTE: self.sums(np.abs(self.u[:, 0] - self.y))}
 
     def variation(self) -> Counted:
         """Squared errors beside the squares of the labels about each user's own mean.

@@ -6,19 +6,23 @@ import copy
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from corsage.core.arrays import Array
 from corsage.core.configuration.held_objects import held, is_name
 from corsage.core.configuration.key_groups import ModelKeys
-from corsage.core.errors import ModelError
+from corsage.core.errors import DataError, ModelError
 from corsage.core.keys import nearest
-from corsage.networks.build import Shape, first_line, make_module, said
-from corsage.networks.criterion import output_of
+from corsage.networks.build import Shape, check_output, first_line, make_module, said
+from corsage.networks.criterion import Criterion, output_of
+from corsage.networks.run_modes import in_mode
 
 MEANT = (
     *("shape", "input_shape", "outputs", "num_outputs", "out_features", "num_classes", "classes"),
@@ -26,12 +30,15 @@ MEANT = (
 )
 """Parameters of a factory that are taken for (shape, outputs) though they have a default."""
 
+MOST_WORDS = 2**24
+"""All whole numbers up to this one are held in float32, as samples of data sets are."""
+
 
 def make_own(keys: ModelKeys, shape: Shape, outputs: int) -> nn.Module:
     """Call the factory that the key names."""
     factory = factory_of(keys)
     try:
-        module = factory(*(shape, outputs)[2 - wanted_arguments(factory) :])
+        module = call(factory, shape, outputs)
     except ModelError:
         raise
     except Exception as error:
@@ -57,10 +64,53 @@ def fixed_outputs(keys: ModelKeys, shape: Shape) -> int:
         module = make_module(keys, shape, 0).eval()
         try:
             output = output_of(module(torch.rand((3, *shape))))
+        except RuntimeError:
+            output = output_of(module(torch.zeros((3, *shape), dtype=torch.int64)))
         except Exception:  # what is wrong with it is said when it is built for the data
             return 0
     fits = output.dim() == 2 and output.shape[1] > 1
     return int(output.shape[1]) if fits else 0
+
+
+def example_for(
+    keys: ModelKeys, module: nn.Module, numbers: Tensor, outputs: int, criterion: Criterion
+) -> Tensor:
+    """Samples that a model takes: words, if they go into an embedding, or it takes no numbers."""
+    tables = [m for m in module.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+    words = torch.randint(min((m.num_embeddings for m in tables), default=2), numbers.shape)
+    if embeds(module, tables, words):
+        return words
+    taken = []
+    for example in (numbers, words):
+        with suppress(ModelError):
+            check_output(keys, module, example, outputs, criterion)
+            taken.append(example)
+    return (taken or [numbers])[0]
+
+
+def embeds(module: nn.Module, tables: Sequence[nn.Module], x: Tensor) -> bool:
+    """Tell whether samples are looked up in an embedding as they are."""
+    seen: list[bool] = []
+    hooks = [
+        table.register_forward_pre_hook(lambda _, given: seen.append(torch.equal(given[0], x)))
+        for table in tables
+    ]
+    with in_mode(module, False), suppress(Exception):
+        module(x)
+    for hook in hooks:
+        hook.remove()
+    return any(seen)
+
+
+def whole_numbers(x: Array) -> Array:
+    """Samples for a model that takes words; DataError if they are no whole numbers."""
+    good = (x == np.floor(x)) & (np.abs(x) <= MOST_WORDS)
+    if not good.all():
+        raise DataError(
+            f"the model takes whole numbers up to {MOST_WORDS:,}, which go into an embedding; the "
+            f"samples have {x[~good].flat[0]:g}: give it numbers of words, or take another model."
+        )
+    return x
 
 
 def own_model(name: str) -> Callable[..., Any]:
@@ -103,18 +153,33 @@ def load_factory(model: str) -> Callable[..., Any]:
     return factory
 
 
-def wanted_arguments(factory: Callable[..., Any]) -> int:
-    """The number of (shape, outputs) that a factory takes: both, the outputs alone, or none.
+def call(factory: Callable[..., Any], shape: Shape, outputs: int) -> Any:
+    """Call a factory with (shape, outputs), with the outputs alone, or with nothing.
 
     One that has a default is given another value only if its name says that it is one of these:
-    `Net(hidden=64)` keeps its 64.
+    `Net(hidden=64)` keeps its 64, and of `Net(words=5000, classes=2)` the second is the outputs.
     """
-    parameters = inspect.signature(factory).parameters.values()
-    taken = [
+    values = (shape, outputs)[2 - wanted_arguments(factory) :]
+    taken = wanted(factory)
+    if len(taken) < len(values):  # it takes any number
+        return factory(*values)
+    pairs = [*zip(taken, values, strict=False)]
+    by_name = {p.name: v for p, v in pairs if p.default is not p.empty}
+    return factory(*(v for p, v in pairs if p.default is p.empty), **by_name)
+
+
+def wanted(factory: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Parameters of a factory that (shape, outputs) are for."""
+    return [
         p
-        for p in parameters
+        for p in inspect.signature(factory).parameters.values()
         if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         and (p.default is p.empty or p.name in MEANT)
     ]
+
+
+def wanted_arguments(factory: Callable[..., Any]) -> int:
+    """The number of (shape, outputs) that a factory takes: both, the outputs alone, or none."""
+    parameters = inspect.signature(factory).parameters.values()
     open_ended = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    return 2 if open_ended else min(2, len(taken))
+    return 2 if open_ended else min(2, len(wanted(factory)))

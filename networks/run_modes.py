@@ -260,7 +260,7 @@ def made_of(module: nn.Module, head: nn.Module, calls: int, example: Tensor) -> 
         with in_mode(module, False):
             with torch.enable_grad():
                 one = output_of(module(example))
-            other = output_of(module(example.flip(0) * 0.5))
+            other = output_of(module((example.flip(0) * 0.5).to(example.dtype)))
             same = torch.equal(one, other)
             return same and not uses_matrices(module, one)
     finally:

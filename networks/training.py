@@ -17,6 +17,7 @@ from torch import Tensor
 from corsage.core.arrays import Ints, PerChannel, along_channels
 from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.errors import ModelError
+from corsage.core.registry import attached
 from corsage.core.seeding import reseed
 from corsage.networks.batches import Change, Loss, Mean, Order, on_device, steps_on
 from corsage.networks.network import Network
@@ -63,14 +64,18 @@ def to_tensors(
     """Raw arrays (bytes or floats) as `(x - shift) * scale`, and labels: classes are int64.
 
     `types` are those of the inputs, and of labels that are numbers. Torch models are float32, and
-    so are both by default.
+    so are both by default. Inputs that are to be int64 are neither shifted nor scaled.
     """
+    if whole := types[0] == torch.int64:
+        x = attached("own models").whole_numbers(x)
     inputs = torch.from_numpy(np.require(x, requirements=["C", "W"]))
     inputs = on_device(inputs, device).to(types[0], copy=True)  # bytes are sent as such
     labels = torch.from_numpy(np.array(y, np.float64 if y.dtype.kind == "f" else np.int64))
     if labels.is_floating_point():
         labels = labels.to(types[1])
     labels = on_device(labels, device)
+    if whole:
+        return inputs, labels
     if isinstance(shift, float | int) and isinstance(scale, float | int):
         return inputs.sub_(shift).mul_(scale), labels
     each = (torch.from_numpy(along_channels(v)).to(inputs) for v in (shift, scale))

@@ -50,6 +50,7 @@ class APFL(Strategy[APFLKeys, ModelState]):
     """The server of APFL: it holds the global model w."""
 
     name = "apfl"
+    tuned = ("own",)
 
     @classmethod
     def epochs(cls, train: TrainKeys, keys: APFLKeys) -> float:

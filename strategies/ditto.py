@@ -44,6 +44,7 @@ class Ditto(Strategy[DittoKeys, ModelState]):
     """The server of Ditto: it holds the global model w, and knows no v_k."""
 
     name = "ditto"
+    tuned = ("own",)
 
     @classmethod
     def epochs(cls, train: TrainKeys, keys: DittoKeys) -> float:

@@ -75,6 +75,7 @@ class FedAMP(Strategy[FedAMPKeys, FedAMPState]):
     """The server of FedAMP: it holds W, and makes each user's message."""
 
     name = "fedamp"
+    tuned = ("own",)
     by_user = ("model",)
     unprotected = "users' models are their own, nothing is averaged"
     no_server_step = unprotected
@@ -98,7 +99,7 @@ class FedAMP(Strategy[FedAMPKeys, FedAMPState]):
 
     def show(self, users: list[str], options: Mapping[str, Any]) -> Parcel:
         """Users evaluate what they have at home; new users need their message."""
-        return self.send(users) if options.get("adapt") else Parcel()
+        return self.send(users) if options.get("adapt") or options.get("fine-tune") else Parcel()
 
     def template(self) -> Arrays:
         """A user sends back w_i."""

@@ -92,6 +92,7 @@ class FedMTL(Strategy[FedMTLKeys, FedMTLState]):
     """The server of Fed-MTL: it holds W, one row a user, and Omega."""
 
     name = "fedmtl"
+    tuned = ("own",)
     by_user = ("model",)
     unprotected = "users' models are tasks that Omega ties, nothing is averaged"
     no_server_step = unprotected
@@ -126,7 +127,7 @@ class FedMTL(Strategy[FedMTLKeys, FedMTLState]):
 
     def show(self, users: list[str], options: Mapping[str, Any]) -> Parcel:
         """Users evaluate what they have at home; new users need their pull."""
-        return self.send(users) if options.get("adapt") else Parcel()
+        return self.send(users) if options.get("adapt") or options.get("fine-tune") else Parcel()
 
     def template(self) -> Arrays:
         """A user sends back w_i."""

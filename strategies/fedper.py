@@ -25,6 +25,7 @@ class FedPer(Strategy[NoKeys, BodyState]):
     """The server of FedPer: it holds the base layers W_B."""
 
     name = "fedper"
+    tuned = ("own",)
 
     def initial(self, network: Network) -> BodyState:
         """The first base layers, W_B^(0)."""

@@ -58,6 +58,7 @@ class FedProto(Strategy[FedProtoKeys, FedProtoState]):
     """The server of FedProto: it holds the prototypes, and no model."""
 
     name = "fedproto"
+    tuned = ("own",)
     unprotected = "a class's prototype is of the users that have the class"
     no_server_step = "prototypes are the users' own, not a step from the last ones"
 

@@ -78,6 +78,7 @@ class L2GD(Strategy[L2GDKeys, L2GDState]):
     """The server of L2GD: it holds the mean of all users' models, and its place in the coins."""
 
     name = "l2gd"
+    tuned = ("own",)
     own_steps = "coins draw its steps"
     no_server_step = "it averages changes of personal models, there is none that it moves"
     changes = ("change",)

@@ -59,6 +59,7 @@ class LGFedAvg(Strategy[LGFedAvgKeys, LGFedAvgState]):
     """The server of LG-FedAvg: the global g, and the rest of the warm-up if there is one."""
 
     name = "lg-fedavg"
+    tuned = ("own",)
 
     def prepare(self) -> None:
         """The warm-up must not be all there is; what is a user's own must not become the rest."""

@@ -8,7 +8,7 @@ round, as one that need not wait for a server: the bar of papers that train alon
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from corsage.core.keys import Keys, key
 from corsage.strategies.rounds.base import Strategy
@@ -33,11 +33,17 @@ class Local(Strategy[LocalKeys, NoState]):
     """The server of local training: it holds nothing, and only says who trains when."""
 
     name = "local"
+    tuned = ("own",)
     no_server_step = "nothing is sent to the server"
 
     def choose(self, number: int, users: list[str]) -> list[str]:
         """Those that would be drawn, or everybody."""
         return list(users) if self.keys.local_always else super().choose(number, users)
+
+    def extra_evaluations(self) -> dict[str, dict[str, Any]]:
+        """More epochs for all at the end are a row where somebody was never drawn."""
+        drawn = all(user in self.progress.trained for user in self.members.users)
+        return {} if drawn else super().extra_evaluations()
 
     def initial(self, network: Network) -> NoState:
         """Nothing is shared."""

@@ -63,6 +63,7 @@ class PFedMe(Strategy[PFedMeKeys, ModelState]):
     """The server of pFedMe: it holds w, and knows no theta_i."""
 
     name = "pfedme"
+    tuned = ("own",)
 
     @classmethod
     def epochs(cls, train: TrainKeys, keys: PFedMeKeys) -> float:

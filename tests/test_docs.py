@@ -282,7 +282,8 @@ def test_the_main_job_prints_what_the_page_shows(
 ) -> None:
     assert run([f"run-dir={tmp_path}"], "") == 0
     out, page = capsys.readouterr().out, text_of("docs/runs.md")
-    assert [name for name, *_ in rows_of(out, 5)] == ["fedrep", "fedavg", "fedavg+ft", "local"]
+    names = ["fedrep", "fedrep+own", "fedavg", "fedavg+ft", "fedavg+ft-all", "local"]
+    assert [name for name, *_ in rows_of(out, 5)] == names
     check_printed(out, page[: page.index("Users worse off")], 5)
     assert below(out) == below(page)
 

@@ -149,7 +149,8 @@ def test_two_strategies_of_one_name_are_two_results() -> None:
     found = simulate(
         [short, long, "fedavg", "fedavg"], progress=False, **{**QUICK, "fine_tune_epochs": 1}
     )
-    names = ["fedrep", "fedrep#2", "fedavg", "fedavg+ft", "fedavg#2", "fedavg#2+ft"]
+    names = ["fedrep", "fedrep#2"]
+    names += [f"fedavg{n}{end}" for n in ("", "#2") for end in ("", "+ft", "+ft-all")]
     assert list(found) == names
     assert list(found.results) == ["fedrep", "fedrep#2", "fedavg", "fedavg#2"]
     assert len(found) == len(names)

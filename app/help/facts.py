@@ -77,6 +77,8 @@ FACTS: dict[str, Facts] = {
         "groups that nobody tells you of, nor how many"),
     "fedavg": Facts("model / model", "nothing / model", "2",
         "always, as what to beat: its row fedavg+ft too"),
+    "knn-per": Facts("model / model", "nothing, till it predicts a memory of features / model", "2",
+        "as fedavg, with a vote of each user's nearest samples, and nothing to train for it"),
     "fedprox": Facts("model / model", "nothing / model", "2",
         "as fedavg, where users drift far in a round"),
     "scaffold": Facts("model, variate / both", "a variate / model, variate", "4",

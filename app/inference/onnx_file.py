@@ -23,7 +23,7 @@ EXTRA = "onnx: needs an extra: pip install 'corsage[onnx]'."
 
 
 class Scaled(nn.Module):
-    """A module on samples that are not shifted and scaled yet.
+    """A module on samples that are not shifted and scaled yet; whole numbers are to be neither.
 
     Parameters
     ----------
@@ -38,7 +38,8 @@ class Scaled(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The outputs (batch, outputs)."""
-        return output_of(self.module((x - self.shift) * self.scale))
+        own = (x - self.shift) * self.scale if x.is_floating_point() else x
+        return output_of(self.module(own))
 
 
 def onnx_of(model: UserModel) -> bytes:
@@ -58,7 +59,7 @@ def onnx_of(model: UserModel) -> bytes:
     module = model.module()
     kind = next((p.dtype for p in module.parameters()), torch.float32)
     whole = Scaled(module, torch.tensor(shift, dtype=kind), torch.tensor(scale, dtype=kind)).eval()
-    example = torch.zeros((2, *head.shape), dtype=kind)
+    example = torch.zeros((2, *head.shape), dtype=torch.int64 if head.inputs == "int64" else kind)
     try:
         with warnings.catch_warnings(), TemporaryDirectory() as folder:
             warnings.simplefilter("ignore")

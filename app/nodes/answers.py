@@ -23,7 +23,7 @@ from corsage.app.nodes.node import Node, Nodes, Order
 from corsage.app.nodes.places import Places
 from corsage.app.nodes.reporting import describe, outward
 from corsage.app.nodes.time_limit import TimeUp, time_limit
-from corsage.app.states.state_dir import proof_of
+from corsage.app.states.state_dir import mark_key, proof_of
 from corsage.clients import client_class
 from corsage.core.errors import CheckpointError, Refused, StorageError
 from corsage.core.messages.aboard import joined, on_board
@@ -34,6 +34,7 @@ from corsage.core.messages.introduction import Introduction, counted, encode_int
 from corsage.core.messages.limits import limits_of
 from corsage.core.messages.replies import encode_reply
 from corsage.core.messages.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, decode_task
+from corsage.core.registry import attachment
 from corsage.core.version import untested
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Answers:
         limits = self.nodes.limits(context)
         options_of(task.options, Takes(), Doubt(limits))
         about = replace(
-            introduction(node),
+            introduction(node, mark_key(node.state_dir, task.experiment)),
             proof=proof_of(node.state_dir, task.experiment),
             frozen=frozen_of(task, node, limits),
             most=limits.max_parameters,
@@ -176,14 +177,17 @@ def introduced(message: Message, who: Introduction, guard: str) -> Message:
     return Message(encode_introduction(who), reply_to=message)
 
 
-def introduction(node: Node) -> Introduction:
-    """A node's users, and what their data look like."""
+def introduction(node: Node, secret: bytes = b"") -> Introduction:
+    """A node's users, and what their data look like; a device without a secret has no marks."""
     data = node.data
     places = data.places(node.users)
     train, test = (part[places].tolist() for part in (data.train_sizes, data.test_sizes))
     clusters = [data.clusters.get(user, "") for user in node.users]
     users = counted(node.users, train, test, clusters)
-    return Introduction(users, data.shape, data.num_classes, node.table)
+    found = Introduction(users, data.shape, data.num_classes, node.table)
+    if (same := attachment("same data")) is None or not (node.simulated or secret):
+        return found
+    return replace(found, marks=same.marks(data, node.users, secret))
 
 
 def limit_threads(number: int) -> None:

@@ -16,6 +16,7 @@ from corsage.app.results.header import Header, spec
 from corsage.app.results.rowfile import (
     CODES,
     MODELS_PREFIX,
+    OF_A_USER,
     PICKED,
     SCALES_PREFIX,
     SHARED_PREFIX,
@@ -27,6 +28,7 @@ from corsage.clients.base import Client, Models
 from corsage.core.arrays import Array, Arrays
 from corsage.core.errors import StorageError
 from corsage.core.messages.wire import DELIVER_OPTION, ROOM_OPTION, ROW_OPTION, Task
+from corsage.core.registry import attached
 from corsage.datasets.user_data import FederatedData
 from corsage.networks.network import Network
 
@@ -78,10 +80,10 @@ class ModelDelivery:
         """The header and the tensors of some of the client's users."""
         task, data, form = self.task, self.node.data, client.arithmetic
         arrays = tensors(client.full, models, list(places))
-        size = sum(a[:1].nbytes for name, a in arrays.items() if name.startswith(USERS_PREFIX))
-        kept = self.room is None or size <= self.room
+        size = sum(a.nbytes for name, a in arrays.items() if name.startswith(OF_A_USER))
+        kept = self.room is None or size <= self.room * len(places)
         if not kept:
-            arrays = {n: a for n, a in arrays.items() if not n.startswith(USERS_PREFIX)}
+            arrays = {n: a for n, a in arrays.items() if not n.startswith(OF_A_USER)}
         if not self.count or self.shelf.each_alone:
             arrays |= fixed(client.full)  # of the pieces of a row, its file takes the first's
         head = Header(
@@ -90,17 +92,19 @@ class ModelDelivery:
             round=task.round,
             users=tuple(client.users[i] for i in places),
             kept=kept,
-            size=size * len(places),
+            size=size,
             model=spec(task.model),
             shape=task.shape,
             num_classes=task.num_classes,
             seed=task.seed,
             inputs=form.inputs,
-            linear=form.linear,
+            linear=form.linear if models.spec is None else "",
             threads=torch.get_num_threads(),
             shift=data.shift,
             scale=data.scale,
             vectors=data.vectors is not None,
+            classes=data.classes,
+            combination=models.spec,
         )
         if data.preparation is not None:
             head = replace(head, preparation=data.preparation.json())
@@ -124,6 +128,9 @@ def scales(data: FederatedData, users: Sequence[str]) -> Arrays:
 
 def tensors(network: Network, models: Models, places: list[int]) -> Arrays:
     """Some users' models by the parameters' names, what is shared once."""
+    if models.spec is not None:
+        found: Arrays = attached("combined").arrays_of(models, network, places)
+        return found
     if models.picked is not None:
         picked = np.asarray(models.picked, np.int64)[places]
         return {**split(network, models.whole, network.whole, MODELS_PREFIX), PICKED: picked}

@@ -65,7 +65,7 @@ def admitted(task: Task, node: Node, content: Any, limits: Limits) -> Order:
 def with_row(options: dict[str, Any], algorithm: str) -> dict[str, Any]:
     """The options, of which the row names a file: it is the algorithm's, and what it was asked."""
     row = options.get(ROW_OPTION, "")
-    if row and not re.fullmatch(rf"{re.escape(algorithm)}(\+[a-z]{{1,12}})?", row):
+    if row and not re.fullmatch(rf"{re.escape(algorithm)}(\+[a-z][a-z-]{{0,11}})?", row):
         raise Refused(f"row={shown(row)}: not one of {algorithm}'s")
     return options
 

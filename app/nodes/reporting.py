@@ -38,11 +38,11 @@ Numbers = Mapping[str, NDArray[Any]]
 class Report(Reply):
     """The results of a node's participants.
 
-    `mean` is the weighted mean over `users` of what they returned, in double precision if they are
-    several, so that the server's result does not depend on how users are dealt to nodes.
+    `mean` is what a single user returned. Of several it is their weighted sum, high and low, so
+    that the server's mean does not depend on how users are dealt to nodes; their mean if no other
+    node is asked, and on a device, in double precision.
     """
 
-    weight: float = 0.0
     device: bool = False  # what its errors say leaves somebody's machine
 
     def add_numbers(self, users: list[str], good: Bools, metrics: Numbers) -> None:

@@ -8,6 +8,7 @@ participants are tried one by one.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -94,7 +95,8 @@ class Worker:
         self.task, self.arrays, self.rows = order.task, order.arrays, order.rows
         task = self.task
         self.report = Report(device=not node.simulated)
-        self.single: set[str] = set()  # the means of what is in single precision
+        self.types: dict[str, np.dtype[Any]] = {}  # of what the report has sums of
+        self.weights: list[float] = []
         self.rows_sent: dict[str, list[Array]] = {}  # of each group, put together at the end
         self.cls = client_class(task.algorithm)
         device = node.device or task.train.device
@@ -136,7 +138,7 @@ class Worker:
             metrics = client.judge(got)
             if self.delivery is not None:
                 self.delivery.add(client)
-            self.add_evaluation(client.users, metrics)
+            self.add_evaluation(client.users, metrics, client.outcomes)
             return
         sent = client.respond(got)
         self.network.vector.fixed.check()
@@ -161,6 +163,7 @@ class Worker:
                 self.members[name], self.stored[name] = read_members(stored), stored
             users = self.members.setdefault(name, Names(names))
         client = self.cls(task, users, self.node.data, self.network, states, self.node.cache)
+        client.at_home = self.node.simulated
         if self.node.training is not None:
             client.train_by(attached("own steps").OwnSteps(self.node.training))
         return client
@@ -225,7 +228,7 @@ class Worker:
         if self.task.train.weighting == "examples":
             own = [self.task.weights[i] for i in group] if self.task.weights else None
             weights = np.asarray(own or sent.metrics["num-examples"], dtype=np.float64)[places]
-        report.weight += float(weights.sum())
+        self.weights += weights.tolist()
         for name, rows in sent.rows.items():
             self.rows_sent.setdefault(name, []).append(rows if good.all() else rows[places])
         for name, rows in sent.mean.items():
@@ -234,13 +237,14 @@ class Worker:
                 report.mean[name] = chosen[0]
             else:
                 report.mean[name] = add_weighted(report.mean.get(name), chosen, weights)
-                self.single |= {name} if rows.dtype == np.float32 else set()
+                self.types[name] = rows.dtype
 
-    def add_evaluation(self, users: list[str], metrics: Numbers) -> None:
+    def add_evaluation(self, users: list[str], metrics: Numbers, rows: Arrays) -> None:
         """Add an evaluation, user by user."""
-        good = self.judged(users, Sent(metrics=metrics))
+        good = self.judged(users, Sent(metrics=metrics, rows=rows))
         self.report.add_numbers(users, good, metrics)
-        self.report.weight += float(good.sum())
+        for name, sums in rows.items():
+            self.rows_sent.setdefault(name, []).append(sums[good])
 
     def failed(self, place: int, error: Exception) -> None:
         """A participant has no result; of an evaluation each of a cohort's users has none."""
@@ -250,19 +254,17 @@ class Worker:
             self.report.name_failure(user, self.kind, error)
 
     def finished(self) -> Report:
-        """The report, its rows put together and its sums made means."""
+        """The report, its rows put together; of sums the mean, where nobody else adds to them."""
         self.network.vector.rest()
         report = self.report
         report.rows = {
             name: groups[0] if len(groups) == 1 else np.concatenate(groups)
             for name, groups in self.rows_sent.items()
         }
-        if report.mean and len(self.task.users) > 1 and report.weight != 1.0:
-            for sums in report.mean.values():  # they are the report's own
-                np.multiply(sums, 1.0 / report.weight, out=sums)
-        for name in self.single if self.task.sole and report.weight else ():
-            like = np.empty(0, np.float32)
-            report.mean[name] = mean_of([(report.weight, report.mean.pop(name))], like)
+        for name, dtype in self.types.items() if self.task.sole or report.device else ():
+            kind = dtype if self.task.sole else np.dtype(np.float64)
+            sums = report.mean.pop(name)
+            report.mean[name] = mean_of([(1.0, sums)], math.fsum(self.weights), kind)
         return report
 
 

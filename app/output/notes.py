@@ -12,9 +12,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from corsage.core.hurt import ROW_ALONE, ROW_TOGETHER
 from corsage.core.measures import DASH, MEASURES, Measure, measure_of
 from corsage.core.messages.replies import reading_order
+from corsage.core.pairs.hurt import NEW_SUFFIX, ROW_ALONE, ROW_TOGETHER
 
 Result = Mapping[str, Any]
 NAMED_USERS = 3
@@ -25,8 +25,37 @@ TITLES = ("measure", "strategy", "mean ± std", "pooled", "users")
 
 def notes(results: Sequence[Result]) -> list[str]:
     """The lines under a table of these results."""
-    found = [*hurt_notes(results), *useless_notes(results), *uncounted(results)]
+    found = [
+        *drawn_notes(results),
+        *hurt_notes(results),
+        *useless_notes(results),
+        *uncounted(results),
+    ]
     return [*found, *untested(results), *chosen(results)]
+
+
+def drawn_notes(results: Sequence[Result]) -> Iterator[str]:
+    """The means of users who were drawn, of those who never were, and of new ones, in a line."""
+    new = {str(r["strategy"]): r for r in results if str(r["strategy"]).endswith(NEW_SUFFIX)}
+    own = [r for r in results if r.get("untrained")]
+    if own:
+        heads = "Users trained, never drawn" + ", new" * bool(new)
+        each = (f"{r['strategy']} {by_drawing(r, new)}" for r in own)
+        yield f"{heads}: {'; '.join(each)}"
+
+
+def by_drawing(result: Result, new: Mapping[str, Result]) -> str:
+    """Such means of a row: `98.2% (33), 9.4% (17), 97.8% (10)`."""
+    measure, values = measure_of(result), result["per_user"]
+    later = new.get(f"{result['strategy']}{NEW_SUFFIX}", {}).get("per_user", {})
+    never = [values[user] for user in result["untrained"] if user in values]
+    without = {*result["untrained"]}
+    groups = [v for user, v in values.items() if user not in without], never, [*later.values()]
+    return ", ".join(
+        f"{measure.text(sum(group) / len(group))}{measure.unit} ({len(group):,})"
+        for group in groups
+        if group
+    )
 
 
 def hurt_notes(results: Sequence[Result]) -> Iterator[str]:
@@ -41,8 +70,10 @@ def hurt_notes(results: Sequence[Result]) -> Iterator[str]:
 def shares(hurt: Mapping[str, Any]) -> str:
     """The share of users who are hurt, and beyond noise: `12% (beyond noise 4%)`."""
     sure = hurt.get("share_beyond_noise")
-    beyond = "" if sure is None or not hurt["share"] else f" (beyond noise {percent(sure)})"
-    return percent(hurt["share"]) + beyond
+    if sure is None or not hurt["share"]:
+        return percent(hurt["share"])
+    rest = f", not known of {hurt['unsure']:,}" if hurt.get("unsure") else ""
+    return f"{percent(hurt['share'])} (beyond noise {percent(sure)}{rest})"
 
 
 def percent(share: float) -> str:

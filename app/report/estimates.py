@@ -71,10 +71,17 @@ def variances(lines: Sequence[Mapping[str, Any]]) -> str:
         f"<tr><td>{escape(str(v['level']))}</td><td>{number(v.get('variance'))}</td>"
         + (f"<td>{number(v.get('se'))}</td><td>{interval(v)}</td>" if sure else "")
         + f"<td>{share(v.get('share'))}</td><td>{bar(v.get('share'))}"
-        f"{' at the boundary: none was found' if v.get('at_boundary') else ''}</td></tr>"
+        f"{escape(boundary(v))}</td></tr>"
         for v in lines
     )
     return wide(["", "variance", *heads, "share", ""], body)
+
+
+def boundary(found: Mapping[str, Any]) -> str:
+    """Of a variance that is 0 why it is."""
+    if why := found.get("held"):
+        return f" held at 0: {why}"
+    return " at the boundary: none was found" if found.get("at_boundary") else ""
 
 
 def correlations(lines: Sequence[Mapping[str, Any]]) -> str:

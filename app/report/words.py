@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from corsage.app.output.notes import drawn_notes
 from corsage.app.output.summary import (
     Result,
     best,
@@ -59,6 +60,7 @@ def notes(results: Sequence[Result], failed: Mapping[str, str]) -> str:
     lines += [escape(said) for said in (*below, *without_tests(results))]
     lines += [f"{escape(said)}." for said in dropped(results)]
     marked = "".join(f'<p class="warn">{line}</p>\n' for line in lines)
+    level += drawn_notes(results)
     plain = "".join(f'<p class="soft">{escape(said)}</p>\n' for said in level)
     return f'<div class="notes">{plain}{marked}</div>' if plain or marked else ""
 

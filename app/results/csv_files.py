@@ -124,7 +124,8 @@ def coefficients(folder: Path, results: Sequence[Json]) -> Iterator[tuple[str, s
             file = RowFile(path)
             head = file.header
             size = int(np.prod(head.shape)) * max(head.num_classes, 1) * len(head.users)
-            if head.model["model"] != "linear" or not head.kept or size > MOST_CELLS:
+            linear = head.model["model"] == "linear" and head.combination is None
+            if not linear or not head.kept or size > MOST_CELLS:
                 continue
             file = RowFile(path.read_bytes())
         except CheckpointError:

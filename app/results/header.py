@@ -52,6 +52,7 @@ class Header:
     preparation : how columns of a table become features.
     clusters : each user's cluster, where the method has clusters.
     devices : the users are devices, and the file is their server's.
+    combination : of several models of a user's the rule that makes one of them, and its settings.
     """
 
     strategy: str
@@ -74,6 +75,7 @@ class Header:
     preparation: Mapping[str, Any] | None = None
     clusters: Mapping[str, str] = field(default_factory=dict)
     devices: bool = False
+    combination: Mapping[str, Any] | None = None
 
     @property
     def keys(self) -> ModelKeys:
@@ -124,7 +126,10 @@ def check(head: Header) -> None:
         or not 0 <= head.num_classes <= MOST_MODEL_CLASSES
     ):
         raise ValueError("samples of too many numbers, or too many classes")
-    if head.inputs not in KINDS_OF_NUMBERS or head.linear not in ("", *KINDS_OF_NUMBERS):
+    if head.inputs not in (*KINDS_OF_NUMBERS, "int64") or head.linear not in (
+        "",
+        *KINDS_OF_NUMBERS,
+    ):
         raise ValueError("inputs of no kind of number")
     for numbers in (head.shift, head.scale):
         each = numbers if isinstance(numbers, tuple) else (numbers,)
@@ -136,6 +141,14 @@ def check(head: Header) -> None:
         raise ValueError(f"{len(head.classes)} names for {head.num_classes} classes")
     if head.keys.model != head.model["model"]:
         raise ValueError("no model is named")
+    check_combination(head.combination or {"rule": "", "models": 1, "settings": {}})
+
+
+def check_combination(said: Mapping[str, Any]) -> None:
+    """ValueError if this is no rule for several models."""
+    kinds = {"rule": str, "models": int, "settings": dict}
+    if {name: type(value) for name, value in said.items()} != kinds or said["models"] < 1:
+        raise ValueError("a combination of nothing")
 
 
 def spec(keys: ModelKeys) -> dict[str, Any]:

@@ -16,9 +16,9 @@ from corsage.core.arrays import Arrays
 from corsage.core.configuration.data_keys import BY_USER
 from corsage.core.distribution import Spread
 from corsage.core.errors import CorsageError, DataError
-from corsage.core.hurt import Hurt
 from corsage.core.keys import nearest
 from corsage.core.measures import MEASURES
+from corsage.core.pairs.hurt import Hurt
 from corsage.strategies.rounds.results import Summary
 
 if TYPE_CHECKING:
@@ -103,9 +103,7 @@ class Row:
     @property
     def users(self) -> list[str]:
         """The users, each of whom has a model."""
-        own = self.numbers
-        names = (*own["per_user"], *own.get("test_sizes", ()), *self.untested)
-        return list(dict.fromkeys(names))
+        return users_of(self.numbers)
 
     @property
     def untested(self) -> list[str]:
@@ -198,6 +196,11 @@ class Row:
         from corsage.app.results.user_model import UserModel
 
         head = self.file.header
+        if head.combination is not None:
+            raise NoModel(
+                f"{self.name} has no model for new users: what is a user's own is made of its "
+                "samples. new-users=... holds some users back: the row +new."
+            )
         agreed = preparation_of(head)
         if agreed is not None and agreed.scaling == BY_USER:
             raise NoModel(
@@ -263,6 +266,12 @@ class Row:
         if vectors is None:
             raise DataError("the run's data have no vectors.")
         return vectors
+
+
+def users_of(numbers: Json) -> list[str]:
+    """The users of a row, those without test samples last."""
+    names = (*numbers["per_user"], *numbers.get("test_sizes", ()), *numbers.get("untested", ()))
+    return list(dict.fromkeys(names))
 
 
 def unknown_user(name: str, row: str, users: list[str]) -> str:

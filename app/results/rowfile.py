@@ -7,6 +7,8 @@ shared/NAME    the same for all users
 users/NAME     a row a user
 models/NAME    a row for each of several models, of which each user has one
 picked         its number, a row a user
+samples/NAME   rows of users' samples, one user after the other
+counts         how many each user has
 scales/...     where each user is scaled by its own rows, these: shift, scale and label
 """
 
@@ -31,7 +33,9 @@ from corsage.core.arrays import Array, Arrays
 from corsage.core.errors import CheckpointError
 
 SHARED_PREFIX, USERS_PREFIX, MODELS_PREFIX, PICKED = "shared/", "users/", "models/", "picked"
-SCALES_PREFIX = "scales/"
+SCALES_PREFIX, SAMPLES_PREFIX, SAMPLE_COUNTS = "scales/", "samples/", "counts"
+OF_A_USER = (USERS_PREFIX, SAMPLES_PREFIX)
+"""The beginnings of what a file lacks if users' models are not kept in it."""
 CODES = {"float32": "F32", "float64": "F64", "int64": "I64"}
 CODES |= {"float16": "F16", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8"}
 CODES |= {"bool": "BOOL"}
@@ -75,10 +79,20 @@ class RowFile:
         model = int(self.row(PICKED, place)) if PICKED in self.names else 0
         for name in self.names:
             kind, _, parameter = name.partition("/")
-            if parameter and not name.startswith(SCALES_PREFIX):
+            if kind == "samples":
+                found[parameter] = self.rows(name, *self.ends[place : place + 2])
+            elif parameter and not name.startswith(SCALES_PREFIX):
                 row = {"users": place, "models": model}.get(kind)
                 found[parameter] = self.array(name) if row is None else self.row(name, row)
         return found
+
+    @cached_property
+    def ends(self) -> list[int]:
+        """The places where each user's samples begin, and the last one's end."""
+        counts = self.array(SAMPLE_COUNTS).astype(np.int64)
+        if len(counts) != len(self.header.users) or (counts < 0).any():
+            raise CheckpointError(f"{self.where}: damaged ({SAMPLE_COUNTS}).")
+        return [0, *np.cumsum(counts).tolist()]
 
     def scales(self, user: str) -> dict[str, list[float]]:
         """A user's own shift and scale of each input, and mean and scale of its labels, if any."""
@@ -116,6 +130,12 @@ class RowFile:
             return self._read(lambda: self._arrays[name][number])
         return self._read(lambda: self._file.get_slice(name)[number : number + 1][0])
 
+    def rows(self, name: str, start: int, stop: int) -> Array:
+        """Some rows of a tensor."""
+        if self._arrays:
+            return self._read(lambda: self._arrays[name][start:stop])
+        return self._read(lambda: self._file.get_slice(name)[start:stop])
+
     def _read(self, get: Any) -> Array:
         try:
             found = np.asarray(get())
@@ -143,12 +163,15 @@ def joined(head: Header, pieces: Sequence[RowFile], target: Path | None) -> byte
 
     It is written part by part: it need not fit into memory. Without a target it is returned.
     """
-    first = pieces[0]
-    whole = [name for name in first.names if not is_of_users(name)]
+    first, order = pieces[0], {user: i for i, user in enumerate(head.users)}
+    names = [name for name in first.names if head.kept or not name.startswith(OF_A_USER)]
+    whole = [name for name in names if not is_of_users(name)]
     shapes = {name: (first.array(name).dtype, first.array(name).shape) for name in whole}
-    for name in filter(is_of_users, first.names):
+    ends = ends_of(pieces, order) if SAMPLE_COUNTS in names else []
+    for name in filter(is_of_users, names):
         rows = first.array(name)
-        shapes[name] = rows.dtype, (len(head.users), *rows.shape[1:])
+        count = ends[-1] if name.startswith(SAMPLES_PREFIX) else len(head.users)
+        shapes[name] = rows.dtype, (count, *rows.shape[1:])
     lead, places, size = laid_out(head, shapes)
     buffer = np.zeros(size, np.uint8) if target is None else mapped(target, size)
     buffer[: len(lead)] = np.frombuffer(lead, np.uint8)
@@ -160,16 +183,28 @@ def joined(head: Header, pieces: Sequence[RowFile], target: Path | None) -> byte
     }
     for name in whole:
         views.pop(name)[...] = first.array(name)
-    order = {user: i for i, user in enumerate(head.users)}
     for piece in pieces:
-        fill(views, piece, order)
+        fill(views, piece, order, ends)
     if isinstance(buffer, np.memmap):
         buffer.flush()
         return b""
     return buffer.tobytes()
 
 
-def fill(views: Mapping[str, Array], piece: RowFile, order: Mapping[str, int]) -> None:
+def ends_of(pieces: Iterable[RowFile], order: Mapping[str, int]) -> list[int]:
+    """The places where the samples of each user of the whole begin, and the last one's end."""
+    counts = np.zeros(len(order), np.int64)
+    for piece in pieces:
+        mine = [user for user in piece.header.users if user in order]
+        counts[[order[user] for user in mine]] = [
+            piece.ends[piece.place[user] + 1] - piece.ends[piece.place[user]] for user in mine
+        ]
+    return [0, *np.cumsum(counts).tolist()]
+
+
+def fill(
+    views: Mapping[str, Array], piece: RowFile, order: Mapping[str, int], ends: Sequence[int]
+) -> None:
     """Write a piece's rows where its users are in the whole."""
     users = piece.header.users
     places = np.fromiter((order.get(user, -1) for user in users), np.int64, len(users))
@@ -178,7 +213,11 @@ def fill(views: Mapping[str, Array], piece: RowFile, order: Mapping[str, int]) -
         rows = piece.array(name)
         if rows.dtype != view.dtype:
             raise CheckpointError(f"{piece.where}: {name} is {rows.dtype}, others are not.")
-        view[places[mine]] = rows if len(mine) == len(rows) else rows[mine]
+        if not name.startswith(SAMPLES_PREFIX):
+            view[places[mine]] = rows if len(mine) == len(rows) else rows[mine]
+            continue
+        for i, place in zip(mine, places[mine], strict=True):
+            view[ends[place] : ends[place + 1]] = rows[piece.ends[i] : piece.ends[i + 1]]
 
 
 def mapped(target: Path, size: int) -> Array:
@@ -204,7 +243,7 @@ def reserve(target: Path, size: int) -> None:
 
 def is_of_users(name: str) -> bool:
     """True if a tensor has a row a user."""
-    return name == PICKED or name.startswith((USERS_PREFIX, SCALES_PREFIX))
+    return name in (PICKED, SAMPLE_COUNTS) or name.startswith((*OF_A_USER, SCALES_PREFIX))
 
 
 def size_of(dtype: np.dtype[Any], shape: Iterable[int]) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from corsage.app.results.frames import frame, result_rows, user_rows
 from corsage.app.results.row import Json, NoModel, Row, unknown_row
-from corsage.core.hurt import hurts
+from corsage.core.pairs.hurt import hurts
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -26,11 +26,12 @@ from corsage.app.results.model_inputs import (
 )
 from corsage.core.arrays import Array, Arrays, Floats
 from corsage.core.errors import CheckpointError, DataError, ModelError
+from corsage.core.registry import attached
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network, measure_model
 from corsage.networks.network import NETWORK_LOCK, Network
 from corsage.networks.training import to_tensors
-from corsage.networks.user_scores import linear_outputs, outputs_of
+from corsage.networks.user_scores import linear_outputs_of_each, outputs_of
 from corsage.networks.vector import as_block
 from corsage.networks.zoo import ZOO
 
@@ -119,15 +120,15 @@ class UserModel:
         if not len(inputs):
             return inputs.new_zeros((0, self.network.criterion.outputs(head.num_classes)))
         if head.linear and len(self.network.blocks) > 2:
-            raise ModelError(
-                f"{head.row}: the model is not linear, as the file says of it: damaged."
-            )
-        flat, network = self.flat, self.network
+            raise ModelError(f"{head.row}: the model is not linear, as its file says: damaged.")
         with NETWORK_LOCK, threads(head.threads):
+            if self.rule is not None:
+                own: Tensor = attached("combined").outputs_of(self.rule, self.network, inputs)
+                return own
             if head.linear:
-                theta = torch.from_numpy(flat).to(getattr(torch, head.linear))
-                return linear_outputs(theta, inputs)
-            return outputs_of(network, flat, inputs)
+                theta = torch.from_numpy(self.flat).to(getattr(torch, head.linear))
+                return linear_outputs_of_each(theta[None], inputs, np.array([len(inputs)]))
+            return outputs_of(self.network, self.flat, inputs)
 
     def inputs(self, x: Any) -> Tensor:
         """Raw samples as the model, and `module()`, take them."""
@@ -147,9 +148,8 @@ class UserModel:
     def examples(self, x: Array, y: Array) -> Examples:
         """Samples of the federation's with their labels, to be judged by."""
         kinds = getattr(torch, self.head.inputs), torch.float64
-        inputs = self.tensor(x)
         _, labels = to_tensors(np.zeros(1), y, 0.0, 1.0, "cpu", kinds)
-        return Examples(inputs, labels, np.array([len(labels)], np.int64))
+        return Examples(self.tensor(x), labels, np.array([len(labels)], np.int64))
 
     # What it is.
 
@@ -189,6 +189,14 @@ class UserModel:
         return build_network(head.keys, head.shape, head.num_classes, head.seed, fixed=self.arrays)
 
     @cached_property
+    def rule(self) -> nn.Module | None:
+        """The module that a model of several vectors is; None: it is of one."""
+        with NETWORK_LOCK:
+            spec, facts = self.head.combination, (self.network, self.arrays)
+            found: nn.Module | None = attached("combined").loaded(spec, *facts) if spec else None
+        return found
+
+    @cached_property
     def flat(self) -> Array:
         """The parameters as one vector; ModelError if they are not those of the network."""
         blocks = self.network.blocks
@@ -215,6 +223,8 @@ class UserModel:
         It takes samples as `inputs` gives them, of the type of its parameters, and puts out what
         `outputs` does.
         """
+        if self.rule is not None:
+            return copy.deepcopy(self.rule)
         flat, network = self.flat, self.network
         with NETWORK_LOCK:
             network.set(network.whole, flat)
@@ -240,7 +250,7 @@ class UserModel:
         """Of a linear model each feature's coefficient, and `intercept`; of several classes one
         for each class.
         """
-        if self.head.model["model"] != "linear":
+        if self.head.model["model"] != "linear" or self.rule is not None:
             raise ModelError(f"model={self.head.model['model']} has no coefficients.")
         weight, bias = self.linear()
         one = len(weight) == 1

@@ -24,7 +24,7 @@ from corsage.core.errors import CheckpointError
 from corsage.core.files import delete, write_atomically
 from corsage.strategies.rounds.state import not_finite, restored, stored
 
-CHECKPOINT_FORMAT = "corsage-checkpoint-5"
+CHECKPOINT_FORMAT = "corsage-checkpoint-6"
 Parts = Mapping[str, Any]
 """Dataclasses, by the names under which a strategy has them."""
 Kinds = Mapping[str, type]

@@ -20,7 +20,7 @@ from corsage.app.run.user_columns import thinned
 from corsage.core.configuration.config import Config
 from corsage.core.errors import NotInstalled
 from corsage.core.files import guarded, write_atomically
-from corsage.core.hurt import hurts
+from corsage.core.pairs.hurt import hurts
 from corsage.core.registry import attached
 from corsage.core.version import VERSION
 from corsage.strategies.effort import said

@@ -34,7 +34,7 @@ NUMBER_FIELDS = (
     *("never_drawn", "gradient_steps"),
 )
 TABLE_FIELDS = (
-    *("per_user_measures", "per_user_errors", "measures", "train_sizes", "test_sizes", "dropped"),
+    *("per_user_measures", "outcomes", "measures", "train_sizes", "test_sizes", "dropped"),
     *("clusters", "known_clusters", "traffic", "hurt", "estimates", "baseline"),
 )
 Json = dict[str, Any]

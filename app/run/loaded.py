@@ -6,13 +6,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from corsage.app.results.row import Row
+from corsage.app.results.row import Row, users_of
 from corsage.app.results.rowfile import RowFile
 from corsage.app.results.run import Run
 from corsage.app.run.endings import read_failure, read_result
 from corsage.app.run.resuming import read_config
 from corsage.core.configuration.config import Config
-from corsage.core.errors import CheckpointError, ConfigError
+from corsage.core.errors import CheckpointError, ConfigError, OtherData
+from corsage.core.registry import attachment
 
 if TYPE_CHECKING:
     from corsage.core.arrays import Arrays
@@ -50,7 +51,7 @@ def load(folder: str | Path) -> Run:
 
 def rows_in(place: Path, config: Config) -> tuple[dict[str, Row], dict[str, str]]:
     """The rows of a run folder, and why strategies have none."""
-    rows, failed, data = {}, {}, partial(data_of, config)
+    rows, failed = {}, {}
     for name in config.run.strategy:
         found = read_result(place / name, config.run.num_rounds)
         if found is None:
@@ -60,6 +61,7 @@ def rows_in(place: Path, config: Config) -> tuple[dict[str, Row], dict[str, str]
         shared = partial(shared_arrays, place / name)
         for json in found:
             models = partial(models_of, place / name, json["strategy"])
+            data = partial(data_of, config, place, users_of(json), json.get("data", ""))
             rows[json["strategy"]] = Row(dict(json), models, data, shared)
     return rows, failed
 
@@ -87,9 +89,14 @@ def shared_arrays(folder: Path) -> Arrays:
         raise CheckpointError(f"{path}: damaged ({error}).") from error
 
 
-def data_of(config: Config) -> FederatedData:
-    """The data that a simulation dealt to its users."""
+def data_of(config: Config, place: Path, users: list[str], mark: str) -> FederatedData:
+    """The data that a simulation dealt to its users; OtherData if they are others by now."""
     from corsage.datasets.dealing.federated import simulated
 
     config.check_simulated()
-    return simulated(config.data, config.federation.num_users, config.run.seed)
+    data = simulated(config.data, config.federation.num_users, config.run.seed)
+    same = attachment("same data") if mark else None
+    known = [user for user in users if user in data.index]
+    if same and mark != same.mark_of(dict(zip(known, same.marks(data, known), strict=True)), users):
+        raise OtherData(f"{place}: the data are not those that the run was made of, by their hash.")
+    return data

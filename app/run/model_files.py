@@ -76,10 +76,10 @@ def of_rows(
 
 def head_of(strategy: Strategy[Any, Any], delivery: Delivery, pieces: Sequence[RowFile]) -> Header:
     """The header of a row's file; a line if users' models are not in it for want of room."""
-    first = pieces[0].header
+    first, kept = pieces[0].header, all(piece.header.kept for piece in pieces)
     size = sum(piece.header.size for piece in pieces)
     clusters = strategy.user_clusters(delivery.row)
-    if not first.kept and strategy.config.run.keep_models == "auto":
+    if not kept and strategy.config.run.keep_models == "auto":
         strategy.job.note(
             f"{delivery.row}: the users' models take {human_bytes(size)} and are not kept; "
             "keep-models=all keeps them"
@@ -88,6 +88,7 @@ def head_of(strategy: Strategy[Any, Any], delivery: Delivery, pieces: Sequence[R
         first,
         users=delivery.users,
         round=delivery.round,
+        kept=kept,
         size=size,
         clusters={user: clusters[user] for user in delivery.users if user in clusters},
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from corsage.core.errors import CannotResume, CheckpointError
 from corsage.core.files import parsed, sealed, unsealed
 from corsage.core.keys import Value
 from corsage.core.registry import ALGORITHMS
+from corsage.strategies.rounds.ledger import Ledger
 
 OF_ONE_CALL: dict[str, Value] = {"resume": "", "from-round": -1}
 """Keys that say how to go on, and not what the run is."""
@@ -131,6 +133,15 @@ def resumed(values: Mapping[str, Value]) -> dict[str, Any]:
     given = {k: v for k, v in values.items() if v != defaults.get(k)}
     stored: dict[str, Any] = read_config(Path(str(values["resume"])).expanduser())["config"]
     return {**stored, **given}
+
+
+def known_data(folder: Path) -> Ledger:
+    """The marks of the run's data, as any strategy's newest readable checkpoint has them."""
+    for name in begun(folder):
+        for _, path in reversed(found(folder / name)):
+            with suppress(CheckpointError, KeyError, ValueError):
+                return Ledger.of("built/data", opened(path)[1])
+    return Ledger()
 
 
 def check_same(folder: Path, stored: Mapping[str, Any], now: Mapping[str, Value]) -> None:

@@ -42,6 +42,7 @@ from corsage.app.run.resuming import (
     description,
     identity,
     is_text_of,
+    known_data,
     marks,
     not_a_run,
     read_config,
@@ -164,6 +165,8 @@ class RunFolder:
         strategy.job.state_dir = self.state_dir(name)
         strategy.members.simulated = self.simulated
         strategy.job.training_path = path_of(self.folder)
+        if not self.fresh:
+            strategy.job.built.data = known_data(self.folder)
         return strategy
 
     def older(self, name: str, error: StatesGone) -> AnyStrategy:

@@ -12,7 +12,7 @@ from flwr.supercore import log
 
 from corsage.app.nodes.delivery import fixed, tensors
 from corsage.app.results.header import Header, spec
-from corsage.app.results.rowfile import USERS_PREFIX, encoded
+from corsage.app.results.rowfile import OF_A_USER, encoded
 from corsage.clients import client_class
 from corsage.clients.base import Client, Got, Models
 from corsage.core.arrays import Arrays
@@ -50,14 +50,17 @@ def held(strategy: Strategy[Any, Any], delivery: Delivery) -> bytes:
     client.states = absent
     models = models_of(strategy, delivery, client)
     arrays = Arrays() if models is None else tensors(client.network, models, [*range(len(users))])
-    size = sum(array.nbytes for name, array in arrays.items() if name.startswith(USERS_PREFIX))
+    size = sum(array.nbytes for name, array in arrays.items() if name.startswith(OF_A_USER))
     if size > {"auto": AUTO_BYTES, "none": 0}.get(strategy.config.run.keep_models, size):
         arrays = Arrays()
     arrays |= fixed(job.network) if arrays else {}
     clusters = strategy.user_clusters(delivery.row)
     known = {user: clusters[user] for user in users if user in clusters}
     head = header_of(task, delivery, bool(arrays), size)
-    return encoded(replace(head, **asdict(client.arithmetic), clusters=known), arrays)
+    form = asdict(client.arithmetic)
+    if models is not None and models.spec is not None:
+        form |= {"linear": "", "combination": models.spec}
+    return encoded(replace(head, **form, clusters=known), arrays)
 
 
 def models_of(

@@ -21,6 +21,8 @@ COLUMN_FROM = 20_000
 """Entries from which on a table of users is a column."""
 SUMMARY_USERS = 10
 """Users at each end whom the summary names."""
+OF_ALL = ("outcomes", "untrained")
+"""Entries that mean nothing of some users."""
 QUANTILES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 COLUMN = "column"
 """The key of what stands in the place of a column: its number."""
@@ -122,7 +124,8 @@ def thinned(result: Mapping[str, Any]) -> Json:
     if len(result.get("per_user") or ()) <= COLUMN_FROM:
         return dict(result)
     quantiles: Json = {}
-    found = _named(dict(result), set(ends(result)), "", quantiles)
+    whole = {k: v for k, v in result.items() if k not in OF_ALL}
+    found = _named(whole, set(ends(result)), "", quantiles)
     return {**found, "quantiles": quantiles}
 
 

@@ -142,6 +142,14 @@ def proof_of(folder: Path | None, experiment: str) -> str:
     return blake2b(experiment.encode(), key=secret_of(folder), digest_size=32).hexdigest()
 
 
+def mark_key(folder: Path | None, experiment: str) -> bytes:
+    """A key for hashes that leave this device, another in each run; none without a secret."""
+    if folder is None:
+        return b""
+    key = secret_of(folder)
+    return blake2b(experiment.encode(), key=key, person=b"data", digest_size=32).digest()
+
+
 def secret_of(folder: Path) -> bytes:
     """The device's secret, made when it is first needed; nobody else may read it."""
     path = folder / SECRET

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from corsage.app.studies.nested_fits import Ratio, lines, ratios
 from corsage.app.studies.over_seeds import Compared, Done, StudyRow, compared, rows_of
 from corsage.core.errors import ConfigError
 from corsage.core.version import VERSION
@@ -45,6 +46,11 @@ class Study:
     def compared(self) -> list[Compared]:
         """The rows beside the best of those on the same users."""
         return compared(self.rows)
+
+    @property
+    def likelihood_ratios(self) -> list[Ratio]:
+        """Tests of mixed models within wider ones."""
+        return ratios(self.runs)
 
     @property
     def settings(self) -> list[str]:
@@ -131,12 +137,13 @@ class Study:
                 for run in self.runs
             ],
             "missing": dict(self.missing),
+            "likelihood_ratios": [one.json() for one in self.likelihood_ratios],
             "notes": self.notes(),
         }  # fmt: skip
 
     def notes(self) -> list[str]:
         """Notes that a reader of the table needs."""
-        found = [self._over_what(), *self._winners(), *self._groups()]
+        found = [self._over_what(), *self._winners(), *self._groups(), *lines(self.runs)]
         if chosen := [key for key in self.settings if key not in ("run", "work")]:
             found.append(
                 f"Values of {', '.join(chosen)} are compared on the users' test data: the one that "

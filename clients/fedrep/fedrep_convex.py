@@ -8,7 +8,7 @@ from corsage.clients.base import Got, Models
 from corsage.clients.fedrep.pulled_heads import PulledHeadsClient
 from corsage.core.arrays import Floats32
 from corsage.networks.batches import Examples
-from corsage.networks.user_scores import evaluate
+from corsage.networks.user_scores import score
 from corsage.strategies.fedrep.fedrep_convex import FedRepConvexKeys
 
 
@@ -21,8 +21,14 @@ class FedRepConvexClient(PulledHeadsClient[FedRepConvexKeys]):
         y = self.best(phi, got.shared["heads"], data)
         return Models(phi, self.head(got, y, y, data, epochs))
 
+    def tuned(self, got: Got, data: Examples, epochs: int, part: str) -> Models:
+        """Others begin at y_i, as in a round."""
+        return super().adapt(got, data, epochs)
+
     def best(self, phi: Floats32, heads: Floats32, data: Examples) -> Floats32:
         """The cluster's head with the least loss on each user's training data."""
-        users = len(self.users)
-        losses = [evaluate(self.network, phi, np.tile(h, (users, 1)), data).loss for h in heads]
+        network, users = self.network, len(self.users)
+        models = (Models(phi, np.tile(h, (users, 1))) for h in heads)
+        outputs = (model.outputs(network, data, alone=False) for model in models)
+        losses = [score(network.criterion, own, data).loss for own in outputs]
         return np.asarray(heads[np.argmin(losses, axis=0)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.client import NumPyClient
@@ -17,6 +17,7 @@ from corsage.networks.batches import Examples
 from corsage.networks.network import Network
 from corsage.networks.user_scores import (
     Scores,
+    outputs_of_each,
     outputs_of_heads,
     outputs_of_models,
     outputs_of_picked,
@@ -66,17 +67,27 @@ class Models:
     heads: Floats32 | None = None
     picked: Ints | None = None
     metrics: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    spec: ClassVar[Mapping[str, Any] | None] = None  # of a combination (combined.py), as files say
 
+    def outputs(self, network: Network, data: Examples, alone: bool) -> Tensor:
+        """The outputs for the users' samples; `alone`: each user's are computed by themselves."""
+        if alone:
+            return outputs_of_each(network, self.each(len(data)), data)
+        if self.heads is not None:
+            return outputs_of_heads(network, self.whole, self.heads, data)
+        if self.picked is not None:
+            return outputs_of_picked(network, self.whole, self.picked, data)
+        return outputs_of_models(network, self.whole, data)
 
-def whole_models(models: Models, users: int) -> Iterator[Array]:
-    """Each user's whole model, one after the other."""
-    for user in range(users):
-        if models.picked is not None:
-            yield models.whole[models.picked[user]]
-        elif models.heads is not None:
-            yield np.concatenate([models.whole, models.heads[user]])
-        else:
-            yield models.whole if models.whole.ndim == 1 else models.whole[user]
+    def each(self, users: int) -> Iterator[Array]:
+        """Each user's whole model, one after the other."""
+        for user in range(users):
+            if self.picked is not None:
+                yield self.whole[self.picked[user]]
+            elif self.heads is not None:
+                yield np.concatenate([self.whole, self.heads[user]])
+            else:
+                yield self.whole if self.whole.ndim == 1 else self.whole[user]
 
 
 def named(parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> Got:
@@ -96,15 +107,6 @@ def averages(metrics: Mapping[str, NDArray[Any]]) -> dict[str, float]:
         weights = np.ones(len(weights))
     others = ((name, values) for name, values in metrics.items() if name != "num-examples")
     return {name: float(np.average(values, weights=weights)) for name, values in others}
-
-
-def outputs_of(network: Network, models: Models, data: Examples) -> Tensor:
-    """The outputs of models for the users' samples."""
-    if models.heads is not None:
-        return outputs_of_heads(network, models.whole, models.heads, data)
-    if models.picked is not None:
-        return outputs_of_picked(network, models.whole, models.picked, data)
-    return outputs_of_models(network, models.whole, data)
 
 
 def report(scores: Scores) -> dict[str, NDArray[Any]]:

@@ -28,11 +28,12 @@ class OwnSteps:
         name: str,
         rows: Floats32,
         data: Examples,
-        epochs: int,
+        epochs: int | None,
         pull: Pull | None = None,
     ) -> Floats32:
         """A part of the users' models, trained as the app does it, for whole epochs."""
         task, net = client.task, client.network
+        epochs = client.settings.local_epochs if epochs is None else epochs
         if client.effort != 1.0:
             epochs = whole_steps(client.effort * epochs, task.round)
         part = {"model": net.whole, "head": net.head, "body": net.body}[name]
@@ -48,11 +49,11 @@ class OwnSteps:
         name: str,
         parts: tuple[Floats32, Floats32],
         data: Examples,
-        epochs: int,
+        epochs: int | None,
         pull: Pull | None = None,
     ) -> Floats32:
         """The same for whole models of users with one body, (body, heads)."""
         body, heads = parts
-        bodies = np.broadcast_to(body, (len(heads), len(body)))
+        bodies = np.broadcast_to(body, (len(heads), body.shape[-1]))
         rows = np.concatenate([bodies, heads], axis=1, dtype=np.float32)
         return self.of(client, name, rows, data, epochs, pull)

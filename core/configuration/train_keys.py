@@ -48,8 +48,9 @@ class TrainKeys(Keys):
     )
     fine_tune_epochs: int = key(
         10,
-        "methods with one global model: epochs of each user's head after the last round, reported "
-        "as a row of its own (fedavg+ft); 0: none",
+        "epochs that each user trains after the last round, drawn or not, for rows of their own: "
+        "of a global model's head (fedavg+ft) and of all of it (fedavg+ft-all), or of what is the "
+        "user's own (fedrep+own); 0: none",
         low=0,
     )
     batch_size: int = key(

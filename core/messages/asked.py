@@ -18,9 +18,25 @@ from corsage.core.errors import ConfigError, Refused
 from corsage.core.keys import EPOCH_LIMIT
 from corsage.core.measures import measures_named
 from corsage.core.messages.encoding import plain
-from corsage.core.messages.fields import LARGEST_WHOLE, Doubt, Flag, Kind, Real, Text, Whole, shown
+from corsage.core.messages.fields import (
+    LARGEST_WHOLE,
+    Doubt,
+    Flag,
+    Kind,
+    OneOf,
+    Real,
+    Text,
+    Whole,
+    shown,
+)
 from corsage.core.messages.limits import Limits
-from corsage.core.messages.wire import DELIVER_OPTION, ROOM_OPTION, ROW_OPTION, ROWS_BY_USER
+from corsage.core.messages.wire import (
+    DELIVER_OPTION,
+    OUTCOMES,
+    ROOM_OPTION,
+    ROW_OPTION,
+    ROWS_BY_USER,
+)
 
 ANY = "K"
 """In the shape of an array: any length."""
@@ -94,9 +110,10 @@ USUAL_OPTIONS: Mapping[str, Kind] = {
     "adapt": Flag(),
     "adapt-samples": Whole(),
     "adapt-epochs": Whole(limit=EPOCH_LIMIT),
-    "fine-tune": Flag(),
+    "fine-tune": OneOf(("head", "all", "own")),
     ROW_OPTION: Text(60),
     DELIVER_OPTION: Flag(),
+    OUTCOMES: Whole(high=1000),
     "measures": Measures(200),
     ROWS_BY_USER: Flag(),
     "clipping_norm": Real(0.0),

@@ -16,6 +16,7 @@ from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from corsage.core.errors import Refused
 from corsage.core.messages.fields import (
+    LARGEST_WHOLE,
     Doubt,
     Kind,
     Listed,
@@ -129,6 +130,7 @@ class Introduction:
     frozen : the fingerprint of what nobody trains of the model for such samples, as this node has
         it; none: it has nothing of the kind, or cannot say it yet.
     most : the most parameters that a model may have there (`max-parameters`); 0: it does not say.
+    marks : by which each user's data are known again, in the order of the users; or none.
     """
 
     users: Mapping[str, Counts] = said(Hosted(), dict)
@@ -138,6 +140,7 @@ class Introduction:
     proof: str = said(Text(64), "")
     frozen: str = said(Text(FINGERPRINT, letters="0123456789abcdef"), "")
     most: int = said(Whole(high=10**15), 0, name="max-parameters", spare=True)
+    marks: list[int] = said(Listed(Whole(high=LARGEST_WHOLE), MOST_HOSTED_USERS), list)
 
 
 def encode_introduction(own: Introduction) -> RecordDict:
@@ -153,6 +156,8 @@ def read_introduction(content: Mapping[str, Any]) -> Introduction:
     numbers = record_of(content, "metrics", MetricRecord)
     both = {**words, **{name: numbers[name] for name in SAMPLES if name in numbers}}
     found = Introduction(**take(Introduction, both, Doubt()))
+    if found.marks and len(found.marks) != len(found.users):
+        raise Refused(f"marks: {len(found.marks)} values of {len(found.users)} users")
     if found.users and not found.shape:
         raise Refused("input-shape: it is missing")
     if found.table and found.shape not in ((), (len(found.table.columns),)):

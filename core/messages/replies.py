@@ -146,7 +146,7 @@ def merge_replies(
     for node, users in silent.items():
         late = dict.fromkeys(users, "no reply in time")
         parts.append(Replies(dropped=late, silent={node: users}))
-    return joined(parts, schema.arrays)
+    return joined(parts, schema)
 
 
 def one_after_the_other(parts: Sequence[Replies]) -> Replies:
@@ -155,24 +155,24 @@ def one_after_the_other(parts: Sequence[Replies]) -> Replies:
     return parts[0] if len(parts) == 1 else joined(parts)
 
 
-def joined(parts: Sequence[Replies], template: Mapping[str, Array] | None = None) -> Replies:
-    """Replies of different users as one; `template` has the arrays of which there are means."""
+def joined(parts: Sequence[Replies], schema: Schema | None = None) -> Replies:
+    """Replies of different users as one; with a schema there are means of them."""
     came, order = [user for part in parts for user in part.users], None
     if (users := in_reading_order(came)) != came:  # else rows stay where they are
         place = {user: row for row, user in enumerate(came)}
         order = np.fromiter(map(place.__getitem__, users), np.int64, len(users))
     filled = [part for part in parts if part.users]
-    means = [(part.weight, part.mean) for part in filled]
+    weight = schema.weight(users) if schema else sum(part.weight for part in parts)
     silent: dict[int, list[str]] = {}
     for part in parts:
         for node, absent in part.silent.items():
             silent.setdefault(node, []).extend(absent)
     return Replies(
         users=users,
-        mean={} if template is None else weighted_mean(means, template),
+        mean=weighted_mean(filled, weight, schema.arrays) if schema else {},
         rows=_stack([part.rows for part in filled], order),
         metrics=_stack([part.metrics for part in filled], order),
-        weight=sum(part.weight for part in parts),
+        weight=weight,
         dropped={user: why for part in parts for user, why in part.dropped.items()},
         lost={user for part in parts for user in part.lost},
         kept={user for part in parts for user in part.kept},
@@ -237,7 +237,7 @@ def read(reply: Message, asked: list[str], schema: Schema, token: str) -> tuple[
         dropped=dropped,
         lost=set(words.lost),
         kept=set(users) if words.kept else set(),
-        wire_bytes=payload(arrays) + payload(rows),
+        wire_bytes=(payload(arrays) + payload(rows)) * schema.training,  # no numbers of users
     )
     return found, bool(wrong)
 
@@ -263,20 +263,18 @@ def read_words(reply: Message, asked: list[str], schema: Schema, token: str) -> 
     return words
 
 
-def weighted_mean(parts: list[tuple[float, Arrays]], template: Mapping[str, Array]) -> Arrays:
-    """The mean over users out of the nodes' means, each with what its users weigh together.
+def weighted_mean(parts: Sequence[Replies], weight: float, template: Mapping[str, Array]) -> Arrays:
+    """The mean over users out of what nodes sent of theirs: means, or sums as high and low.
 
-    Summed in double precision; the arrays of `template` say of which type it is. The mean of one
-    node is what it sent.
+    The arrays of `template` say of which type it is. The mean of one node is what it sent.
     """
-    if not parts:
-        return {}
-    if len(parts) == 1 and all(a.dtype == template[n].dtype for n, a in parts[0][1].items()):
-        return parts[0][1]
-    return {
-        name: mean_of([(weight, mean[name]) for weight, mean in parts], template[name])
-        for name in parts[0][1]
-    }
+    found = Arrays()
+    for name, first in parts[0].mean.items() if parts else ():
+        like, own = template[name], [(part.weight, part.mean[name]) for part in parts]
+        rows = [(w, a[None]) if a.shape == like.shape else (1.0, a) for w, a in own]
+        whole = len(parts) == 1 and (first.dtype, first.shape) == (like.dtype, like.shape)
+        found[name] = first if whole else mean_of(rows, weight, like.dtype)
+    return found
 
 
 def _stack(parts: Sequence[Mapping[str, Array]], order: Ints | None) -> dict[str, Array]:

@@ -67,7 +67,7 @@ class Schema:
     def weight(self, users: list[str]) -> float:
         """The weight of users in a mean."""
         weights = self.cut or self.samples
-        return float(sum(weights[user] for user in users) if self.by_samples else len(users))
+        return math.fsum(weights[user] for user in users) if self.by_samples else float(len(users))
 
 
 def read_numbers(
@@ -117,8 +117,11 @@ def read_arrays(
             entries = max(one.size, 1) * max(len(schema.samples), 1)
             most = math.sqrt(float(np.finfo(one.dtype).max) / (MARGIN * entries))
         if name in averaged:
-            means[name] = plain(mean[name], {one.dtype, np.dtype(np.float64)}, one.shape, name)
-            flat = means[name].reshape(1, one.size)
+            summed = mean[name].shape == (2, *one.shape)  # high and low
+            kinds = {np.dtype(np.float64)} if summed else {one.dtype, np.dtype(np.float64)}
+            means[name] = plain(mean[name], kinds, (2,) * summed + one.shape, name)
+            flat = means[name].reshape(1 + summed, one.size)
+            most *= schema.weight(users) if summed else 1.0
         else:
             each[name] = plain(rows[name], {one.dtype}, (count, *one.shape), name)
             flat = each[name].reshape(count, one.size)

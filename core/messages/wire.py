@@ -55,9 +55,10 @@ ENDS_THE_RUN, ENDS_THE_STRATEGY = 1010, 1011
 """Codes of error replies with which a simulated node ends the run, since it cannot keep its users'
 states, or the strategy, whose states are damaged. A device has no such say.
 """
-ROW_OPTION, DELIVER_OPTION, ROOM_OPTION = "row", "deliver", "room"
+ROW_OPTION, DELIVER_OPTION, ROOM_OPTION, OUTCOMES = "row", "deliver", "room", "outcomes"
 """Options of evaluations: of which row of the table, whether it is the one that the table shows,
-and how many bytes each user's model may then take in the run folder.
+and then how many bytes each user's model may take in the run folder, and how many sums of its test
+samples (core/pairs.py) each user reports.
 """
 FINGERPRINT = 32
 """Characters of the fingerprint of what of the model nobody trains."""

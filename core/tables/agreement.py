@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from corsage.core.configuration.data_keys import FEDERATED
+from corsage.core.configuration.data_keys import FEDERATED, UNSCALED
+from corsage.core.configuration.held_objects import is_name
 from corsage.core.errors import DataError
 from corsage.core.tables.column_facts import (
     CATEGORY,
@@ -28,6 +29,9 @@ from corsage.core.tables.preparation import MOST_SCALE, Column, Label, Preparati
 
 if TYPE_CHECKING:
     from corsage.core.configuration.config import Config
+
+Built = Callable[[tuple[int, ...], int], Any]
+"""The network for samples of a shape, and so many classes; None if there is none."""
 
 
 def agreed(
@@ -147,22 +151,38 @@ class Policy:
     missing, scaling : keys of the same names.
     centred : whether there is an intercept, which makes up for a shift.
     reference : whether the first level of a category has no input, as the intercept stands for it.
+    own_model : whether the model is none of Corsage's.
     """
 
     missing: str = "refuse"
     scaling: str = FEDERATED
     centred: bool = True
     reference: bool = False
+    own_model: bool = False
 
-    def agree(self, said: Sequence[TableFacts], numbers: bool) -> Preparation:
-        """The preparation for these tables: their columns are those that most of them have."""
+    def agree(
+        self, said: Sequence[TableFacts], num_classes: int, network: Built | None = None
+    ) -> Preparation:
+        """The preparation for these tables: their columns are those that most of them have.
+
+        Where the model, which `network` builds, takes words, cells are numbers of words, and stay.
+        """
         names = Counter(frozenset(one.names) for one in said)
         usual = max(names, key=lambda n: (names[n], sorted(n)))
+        same = [one for one in said if frozenset(one.names) == usual]
+        found = self._for(same, self.scaling, num_classes)
+        if network is None or not self.own_model or self.scaling == UNSCALED:
+            return found
+        model = network((len(found.features),), len(found.classes) or num_classes)
+        takes_words = model is not None and model.tokens
+        return self._for(same, UNSCALED, num_classes) if takes_words else found
+
+    def _for(self, said: Sequence[TableFacts], scaling: str, num_classes: int) -> Preparation:
         return agreed(
-            [one for one in said if frozenset(one.names) == usual],
+            said,
             missing=self.missing,
-            scaling=self.scaling,
-            numbers=numbers,
+            scaling=scaling,
+            numbers=not num_classes,
             reference=self.reference,
             centred=self.centred,
         )
@@ -177,4 +197,5 @@ def policy_of(config: Config) -> Policy:
         keys.scaling,
         centred=not linear or config.model.intercept,
         reference=linear and config.model.intercept,
+        own_model=":" in config.model.model or is_name(config.model.model),
     )

@@ -186,9 +186,8 @@ class Preparation:
         return out
 
     def scaled(self, inputs: Floats) -> Array:
-        """Inputs as the model sees them: float32, or float64 where numbers are predicted."""
-        inputs = (inputs - np.array(self.shift)) * np.array(self.scale)
-        return inputs if self.numbers else inputs.astype(np.float32)
+        """Inputs as the model sees them, with all digits that the data have."""
+        return np.asarray((inputs - np.array(self.shift)) * np.array(self.scale))
 
     def own(self, inputs: Floats, labels: Array) -> Preparation:
         """By the mean and spread of one user's own training rows, before they are scaled."""

@@ -25,7 +25,7 @@ from corsage.core.arrays import Array
 from corsage.core.errors import DataError
 from corsage.core.rights import private_folder, tighten
 
-CACHE_FORMAT = 5  # raise it when the same keys would be prepared in another way
+CACHE_FORMAT = 6  # raise it when the same keys would be prepared in another way
 META = "meta.json"
 PREPARED = re.compile(r"\.?[0-9a-f]{24}\b")
 """Names of prepared folders, and of those that a killed process left half made."""

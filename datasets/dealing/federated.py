@@ -125,7 +125,7 @@ def made(facts: Facts, arrays: Arrays) -> FederatedData:
     return FederatedData(**{**facts, **arrays, **lists, "facts": columns})
 
 
-TUPLES = ("notes", "shift", "scale")
+TUPLES = ("notes", "shift", "scale", "classes")
 """Facts that JSON keeps as lists."""
 
 
@@ -147,6 +147,7 @@ def arrange(table: Table, dealt: Dealt, keys: DataKeys, seed: int) -> tuple[Fact
         "scale": table.scale,
         "notes": table.notes,
         "held_out": table.test is not None or keys.test_fraction > 0,
+        "classes": table.classes,
         "facts": table.facts and table.facts.json(),
     }
     arrays: Arrays = {"x": table.x[rows], "y": table.y[rows], "bounds": bounds}

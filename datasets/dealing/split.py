@@ -47,7 +47,6 @@ def split_user(
     a single sample trains on it, and has none to be judged by.
     """
     total = len(labels)
-    rng = generator(seed, "split", user)
     train, test = np.arange(total), np.arange(0)
     if total == 0:
         raise DataError(f"user {user}: no samples.")
@@ -55,12 +54,15 @@ def split_user(
         train, test = np.flatnonzero(~known), np.flatnonzero(known)
         if not len(train):
             raise DataError(f"user {user}: all of its samples are test samples; drop this user.")
-    elif test_fraction > 0 and total > 1:  # a single sample is for training
+        if (
+            not max_train_samples
+        ):  # nothing is drawn: of very many users a generator each takes long
+            return train, test
+    rng = generator(seed, "split", user)
+    if known is None and test_fraction > 0 and total > 1:  # a single sample is for training
         size = min(max(round(total * test_fraction), 1), total - 1)
         test = choose(labels, size, rng, keep_one=True)
-        rest = np.ones(total, bool)
-        rest[test] = False
-        train = np.flatnonzero(rest)
+        train = np.setdiff1d(train, test, assume_unique=True)
     if max_train_samples and len(train) > max_train_samples:
         train = train[choose(labels[train], max_train_samples, rng)]
     return train, test

@@ -29,6 +29,7 @@ from corsage.datasets.sample_table import (
     id_strings,
     input_numbers,
     number_labels,
+    some,
     standardised,
 )
 
@@ -100,7 +101,7 @@ def table(
     """
     if x.ndim == 1:
         x = x[:, None]
-    if y.ndim == 1 and y.dtype.kind in "UO" and is_table(x) and labels != "numbers":
+    if y.ndim == 1 and y.dtype.kind in "UO" and labels != "numbers":
         y, label = named_classes(y)
     numbers = are_numbers(y, labels)
     if facts is None and is_table(x):
@@ -124,7 +125,9 @@ def table(
     shift, scale = standardised(0.5, 0.5) if x.dtype == np.uint8 else (0.0, 1.0)
     said = label or ColumnFacts("label", NUMBER if numbers else NUMBERED_CLASSES)
     columns = None if facts is None else TableFacts(facts, said)
-    return Table(x, values, ids[0], ids[1], classes, shift, scale, test=test, facts=columns)
+    names = () if columns or label is None else label.levels
+    made = Table(x, values, ids[0], ids[1], classes, shift, scale, test=test, facts=columns)
+    return replace(made, classes=names)
 
 
 def named_classes(y: Array) -> tuple[Ints, ColumnFacts]:
@@ -150,7 +153,16 @@ def gone(cell: Any) -> bool:
 
 
 def as_it_is(given: Table) -> Table:
-    """The same samples without columns that would be prepared."""
+    """The same samples without columns that would be prepared.
+
+    Words as labels are refused: other nodes have others, and nobody sees all of them.
+    """
+    words = given.facts.label.levels if given.facts else given.classes
+    if words:
+        raise DataError(
+            f"{WHERE}: labels are words ({some(list(words))}), which other nodes would number in "
+            "another way: number the classes 0, 1, 2, ..., alike everywhere."
+        )
     if given.facts is None:
         return given
     refuse_unheld(held(given.x), f"{WHERE}: x")

@@ -9,7 +9,8 @@ hsb82     7,185 pupils in 160 schools of two sectors: sex, minority, socio-econo
 chem97    31,022 pupils in schools in authorities: GCSE score, gender, age in months
 insteval  73,421 ratings by students of lecturers in departments: ages, service
 
-Every table is run twice, the second time with columns in another unit: times 100, and shifted.
+Every table is run twice, the second time with columns in another unit: times 100, and shifted. A
+shift is another model to `diagonal`, whose coefficients are independent at the columns' 0, as R's.
 """
 
 from __future__ import annotations
@@ -170,9 +171,9 @@ def figures(name: str, errors: Errors) -> list[Figure]:
             form=".4f",
         )
         for label, values in errors.items()
-        if "units" not in label or label.startswith("summed")
+        if "units" not in label or label.startswith(("summed", "diagonal"))
     ]
-    for shape in SHAPES[1:]:
+    for shape in ("one", "full", AUTO):
         gaps = np.divide(errors[f"{shape}, other units"], errors[shape]) - 1
         values = tuple(np.abs(gaps).tolist())
         shown.append(Figure(name, f"{shape}: other units, change", values, high=UNITS, form=".1g"))

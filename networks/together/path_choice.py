@@ -116,7 +116,7 @@ def putting_back(network: Network) -> Iterator[None]:
 
 def activations(network: Network, shape: tuple[int, ...]) -> int:
     """Numbers that a training pass keeps of a sample for its backward pass."""
-    x = torch.from_numpy(generator(0, "training path").random((TRIED_SAMPLES, *shape), np.float32))
+    x = drawn(network, (TRIED_SAMPLES, *shape), generator(0, "training path"))
     own = {p.untyped_storage().data_ptr() for p in network.module.parameters()}
     kept: dict[int, Tensor] = {}
 
@@ -132,10 +132,19 @@ def activations(network: Network, shape: tuple[int, ...]) -> int:
     return sum(t.untyped_storage().nbytes() for t in kept.values()) // (4 * TRIED_SAMPLES)
 
 
-def examples(shape: tuple[int, ...], num_classes: int, sizes: list[int]) -> Examples:
+def drawn(network: Network, shape: tuple[int, ...], rng: np.random.Generator) -> Tensor:
+    """Random samples, of the type that the network takes."""
+    if network.tokens:
+        return torch.from_numpy(rng.integers(0, network.tokens, shape))
+    return torch.from_numpy(rng.random(shape, np.float32))
+
+
+def examples(
+    network: Network, shape: tuple[int, ...], num_classes: int, sizes: list[int]
+) -> Examples:
     """Random samples of some users."""
     rng, n = generator(0, "training path"), sum(sizes)
-    x = torch.from_numpy(rng.random((n, *shape), np.float32))
+    x = drawn(network, (n, *shape), rng)
     labels = rng.integers(0, num_classes, n) if num_classes else rng.random(n, np.float32)
     return Examples(x, torch.from_numpy(labels), np.array(sizes, np.int64))
 
@@ -151,7 +160,7 @@ def untraceable(
         return "it draws random numbers in training"
     many = max(batch, MANY_SAMPLES)
     try:
-        data = examples(shape, num_classes, [many, FEW_SAMPLES, many])
+        data = examples(network, shape, num_classes, [many, FEW_SAMPLES, many])
         data = replace(data, x=data.x.to(network.device), y=data.y.to(network.device))
         return differing(network, data)
     except Untraceable as why:

@@ -85,7 +85,10 @@ Oracle = Callable[[Sequence[Probe]], list[Expansion]]
 
 def answer(losses: Losses, probe: Probe, held: Floats) -> Expansion:
     """The users' answers to a probe; `held` are the losses of their x_i on samples left out."""
-    x, v = (torch.from_numpy(np.ascontiguousarray(a)).to(losses.device) for a in (probe.x, probe.v))
+    x, v = (
+        torch.from_numpy(np.ascontiguousarray(a)).to(losses.device, losses.dtype)
+        for a in (probe.x, probe.v)
+    )
     bound = curvature(losses)
     best = losses.minimise(v, x) if probe.bound or not probe.share else torch.full_like(x, np.nan)
     least, found = lowest(losses, probe, x, v, best, bound)

@@ -8,13 +8,13 @@ deviance and once for its slope, and never lie in memory all at once.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from corsage.core.arrays import Floats, Ints
+from corsage.core.arrays import Bools, Floats, Ints
 from corsage.solvers.known_clusters.blocks import Block, InLanes, OneByOne, Sums, Thin, ThinBlock
 from corsage.solvers.known_clusters.lanes import (
     AT_ONCE,
@@ -35,12 +35,14 @@ from corsage.solvers.known_clusters.mixed_model import unpack
 class Level:
     """One level of units: the unit above each (n,), and how many of these there are.
 
-    `group` (n,) says which of the level's covariances a unit has.
+    `group` (n,) says which of the level's covariances a unit has; `told` (d,) of which coefficients
+    the data tell a variance (None: of all).
     """
 
     parent: Ints
     above: int
     group: Ints
+    told: Bools | None = None
 
     @classmethod
     def plain(cls, parent: Ints, above: int) -> Level:
@@ -49,7 +51,7 @@ class Level:
 
     def at(self, rows: Ints | slice) -> Level:
         """Some units; those above them stay."""
-        return Level(self.parent[rows], self.above, self.group[rows])
+        return replace(self, parent=self.parent[rows], group=self.group[rows])
 
 
 class Known(NamedTuple):

@@ -75,7 +75,9 @@ def product(matrices: Floats, which: Ints, rows: Floats) -> Floats:
     """M' X (r, s, n), of rows X (d, s, n) and each unit's own of some matrices (g, d, r)."""
     if len(which) and (which == which[0]).all():
         one = matrices[which[0]]
-        return np.asarray((one.T @ rows.reshape(len(one), -1)).reshape(-1, *rows.shape[1:]))
+        return np.asarray(
+            (one.T @ rows.reshape(len(one), -1)).reshape(one.shape[1], *rows.shape[1:])
+        )
     return dots(lanes(matrices[which]), rows)
 
 

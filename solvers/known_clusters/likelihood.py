@@ -21,7 +21,11 @@ WINDOW = 8
 """So many neighbours on the grid of rho say what the sums are between them."""
 SINGULAR = 1e-12
 """A share of the largest eigenvalue; what is below it says nothing of wbar."""
-NO_NOISE = 1e-200
+ALL_EXPLAINED = 1e-11
+"""Labels of which less than this share of their squares around their mean is left have no noise."""
+NO_MOVE = 1e-9
+"""Less of a direction of length 1 is rounding."""
+NO_NOISE = 1e-100
 """The sum of squares between records where there are none: all labels are equal."""
 
 
@@ -106,3 +110,17 @@ def forward(factor: Floats, q: Floats) -> Floats:
 
     rows = zip(factor.reshape(-1, *factor.shape[-2:]), q.reshape(-1, q.shape[-1]), strict=True)
     return np.reshape([dtrsv(c.T, own, trans=1) for c, own in rows], q.shape)
+
+
+def cleaned(directions: Floats) -> Floats:
+    """Directions without the rounding of what they do not move."""
+    return np.where(np.abs(directions) > NO_MOVE, directions, 0.0)
+
+
+def noiseless(square: float, around: float, whole: float) -> bool:
+    """True if nothing is left of labels but rounding, in squares.
+
+    They add up to `whole`, and around their mean to `around`.
+    """
+    rounding = 64 * float(np.finfo(np.float64).eps) * whole
+    return around <= rounding or square <= max(ALL_EXPLAINED * around, rounding, NO_NOISE)

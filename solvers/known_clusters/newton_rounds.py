@@ -16,6 +16,10 @@ EXACT, NEWTON, ABOVE = "exact", "newton", "above"
 """Kinds of A_i and b_i: f_i itself; its like near theta_i; a quadratic that f_i is below."""
 IN_CIRCLES, FIRST_SPELL = 4, 5
 """Newton rounds without progress that are too many; rounds of the other kind that then follow."""
+FLAT = 1e-10
+"""Curvature that is a smaller share of the largest is none."""
+UNDECIDED = 1e-4
+"""With less information than such a share of one undecided record has all records are decided."""
 REACH = 3.0
 """A Newton step changes no score of a user's by more than this."""
 
@@ -77,3 +81,16 @@ def travelled(step: Floats, theta: Floats) -> Floats:
 def change(sums: Floats) -> float:
     """The distance that a round moved the models, as a share of their length (of 1 if shorter)."""
     return float(np.sqrt(sums[0] / max(sums[1], 1.0)))
+
+
+def separated(now: Floats, first: Floats, records: float) -> Floats:
+    """The directions (d, r) in which classes are told apart without error.
+
+    From the curvature (d, d) of all losses at their models, and at the first one, where all records
+    were undecided. In such a direction a logistic likelihood has no top, and each of Newton's steps
+    makes the curvature e times less.
+    """
+    values, vectors = np.linalg.eigh(first)
+    told = vectors[:, values > FLAT * values[-1]] / np.sqrt(values[values > FLAT * values[-1]])
+    shares, own = np.linalg.eigh(told.T @ now @ told)
+    return np.asarray(told @ own[:, shares * records / 4 < UNDECIDED])

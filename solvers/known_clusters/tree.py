@@ -25,7 +25,7 @@ from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import ModelError
 from corsage.solvers.known_clusters.absorbed import Absorbed, Derivative, Known, Level
 from corsage.solvers.known_clusters.blocks import Sums, Thin
-from corsage.solvers.known_clusters.likelihood import NO_NOISE, SINGULAR
+from corsage.solvers.known_clusters.likelihood import NO_NOISE, SINGULAR, cleaned
 from corsage.solvers.known_clusters.mixed_model import by_cluster
 
 
@@ -71,7 +71,7 @@ class Middle:
         deviance += np.log(safe).sum() * restricted
         spread = (vectors * (sound / safe * restricted)) @ vectors.T
         known = Known((vectors @ (slopes / safe))[None], spread[None])
-        open_ = vectors[:, ~sound]
+        open_ = cleaned(vectors[:, ~sound])
         return cls(known, float(noise), float(deviance), open_, square, float(free))
 
 
@@ -100,8 +100,8 @@ class Tree:
         d = self.users.b.shape[1]
         if self.sigma2 is None and self.records <= d:
             raise ModelError(
-                f"variances: {self.records:.0f} records for {d} coordinates; more records are "
-                "needed."
+                f"variances: {self.records:.0f} rows for {d} coefficients leave none to tell them "
+                "by; give more rows, or fewer columns."
             )
 
     @property

@@ -55,7 +55,7 @@ from corsage.strategies.convex_clustering.opening import (
     name_free,
 )
 from corsage.strategies.convex_clustering.probing import (
-    expansion,
+    heard,
     options_of,
     rows_of,
     template_of,
@@ -87,6 +87,7 @@ class ConvexClusteringState:
     certificate : the last duality gap.
     reading, refit : the clusters, and each user's model of its cluster alone, after the last round.
     chosen : the models that did best of all, where clusters were looked for (N, d).
+    disproved : users whose answers were of no convex loss, and why; they are left out for good.
     """
 
     graph: Graph = field(default_factory=lambda: Graph([]))
@@ -96,6 +97,7 @@ class ConvexClusteringState:
     reading: Reading | None = None
     refit: Floats | None = None
     chosen: Floats | None = None
+    disproved: dict[str, str] = field(default_factory=dict)
 
 
 class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
@@ -147,13 +149,16 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
 
     def opening(self) -> Script[None]:
         """Fix the graph, lambda, rho, and tau for the run."""
+        faults = self.questions.disproof.faults
         if self.state.solver is not None:  # resumed
+            faults |= self.state.disproved
+            self.members.left_out |= faults.keys()
             self.state = replace(self.state, solver=self.state.solver.by_columns())
             return
         if self.keys.given == 0:
             self.job.note("convex-lambda=0: every user is alone")
         yield from self.questions.without_silent(self._fixed)
-        self.members.left_out.clear()  # in rounds they may be heard again
+        self.members.left_out = set(faults)  # in rounds others may be heard again
 
     def _fixed(self) -> Script[None]:
         """The graph, lambda, rho and tau of the users that are there."""
@@ -166,7 +171,10 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
             of_clusters = self.keys.convex_lambda == CLUSTERS
             found = yield from choose(self.questions, graph, d, of_clusters)
         solver: Solver = yield from self._begun(name, graph, found)
-        self.state = ConvexClusteringState(graph, found.choice, solver, chosen=found.models)
+        disproved = dict(self.questions.disproof.faults)
+        self.state = ConvexClusteringState(
+            graph, found.choice, solver, chosen=found.models, disproved=disproved
+        )
 
     def _begun(self, name: str, graph: Graph, found: Found) -> Script[Solver]:
         """The solver's first numbers, of what is known and of what it takes more."""
@@ -192,7 +200,14 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
     # A round, as every strategy's: rows down, rows up.
 
     def round(self, number: int) -> Script[Replies]:
+        """A round, anew from the opening without users that are disproved in it."""
+        return (yield from self.questions.without_silent(lambda: self._round(number)))
+
+    def _round(self, number: int) -> Script[Replies]:
         """A round of the users that are there, and from time to time its duality gap."""
+        if self.questions.disproof.faults.keys() - self.state.disproved:
+            self.state = ConvexClusteringState()
+            yield from self.opening()
         self.enter(self.members.users)
         if isinstance(self.solver, Newton):
             return (yield from self.newton_round(self.solver, number))
@@ -211,7 +226,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         question = question_to(self.job, "train", users, parcel, schema, options, number)
         replies = in_order((yield question), users)
         self.job.accept(number, replies)
-        found = [expansion(replies, place) for place in range(len(probes))]
+        found = heard(self.questions, users, probes, replies)
         if len(replies.users) == len(users):
             solver = solver.after(run, found)
         else:
@@ -255,6 +270,10 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         rows, x = self.state.graph.rows(replies.users), np.asarray(replies.rows["x"], np.float64)
         number, solver = self.progress.round + 1, self.solver
         assert not isinstance(solver, Newton)
+        p, kappa = solver.request(self.problem, self.rules, rows)
+        self.questions.hear_answers(
+            self.state.graph.users, "prox", {"p": p, "kappa": kappa}, {}, replies
+        )
         solver, note = solver.after(self.problem, self.rules, rows, x, number)
         if note:
             self.job.note(note)
@@ -279,6 +298,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
 
     def _read(self) -> Script[None]:
         """The certificate and the clusters of the users that are there."""
+        self.state = replace(self.state, disproved=dict(self.questions.disproof.faults))
         self.enter(self.members.users)
         number, certificate = self.progress.round, self.state.certificate
         if certificate is None or certificate.round != number:
@@ -298,8 +318,10 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         return Solved(state.graph, state.choice, state.certificate, self.models, known)
 
     def findings(self) -> list[Finding]:
-        """The certificate and the clusters."""
-        return self.report.findings(self.solved, self.state.reading)
+        """The certificate and the clusters, and who is left out of them."""
+        aside = [(f"user {user}", why) for user, why in self.state.disproved.items()]
+        found = self.report.findings(self.solved, self.state.reading)
+        return [*found, Finding("Left out: no convex loss answers so", aside)] if aside else found
 
     def extra_evaluations(self) -> dict[str, dict[str, Any]]:
         """The clusters' own models, without any pull between them; what did best of all."""

@@ -34,7 +34,7 @@ from corsage.strategies.convex_clustering.models import (
 from corsage.strategies.convex_clustering.questions import Questions
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.means.user_rows import places
-from corsage.strategies.rounds.results import Finding, few_rows
+from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Parcel, Script
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class LocalClusters(Strategy[LocalClustersKeys, LocalClustersState]):
             ", ..." if len(sizes) > SIZES_NAMED else ""
         )
         rows = [("clusters", str(len(sizes))), ("users in each", some)]
-        rows += few_rows(self.job, self.models.shape[1], OWN_MODEL)
+        rows += self.job.members.few_rows(self.models.shape[1], OWN_MODEL)
         return [Finding("clusters of local models", rows)]
 
     def named_arrays(self) -> ArrayRecord:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from corsage.core.arrays import Bools
+from corsage.core.arrays import Bools, Floats
 from corsage.core.errors import ModelError
 from corsage.core.messages.replies import name_users
 from corsage.solvers.convex_clustering.batched import MOST_WITH_HESSIANS
@@ -20,6 +20,8 @@ from corsage.strategies.rounds.turns import Script
 
 ENDLESS_LOSSES = ("logistic",)
 """Losses that can fall for ever; others have a best model wherever they are bounded."""
+MOST_MEDIANS = 100.0
+"""What users say of their losses is no measured fact: so many medians are the most."""
 REFUSED_NAMED = 5
 """Users that are named."""
 NUMBER_LOSSES = ("squared", "huber")
@@ -35,7 +37,12 @@ def ask_facts(questions: Questions, users: list[str]) -> Script[tuple[Facts, Boo
     metrics = (yield from questions.ask(users, "facts")).metrics
     held = metrics["coercive"] > 0
     name_free(questions, users, held)
-    return Facts(float(metrics["curvature"].mean()), float(metrics["slope"].mean())), held
+    return Facts(usual(metrics["curvature"]), usual(metrics["slope"])), held
+
+
+def usual(values: Floats) -> float:
+    """The mean, in which nobody counts for more than MOST_MEDIANS times the median."""
+    return float(np.minimum(values, MOST_MEDIANS * np.median(values)).mean())
 
 
 def ask_local(questions: Questions, users: list[str], d: int) -> Script[Expansion]:

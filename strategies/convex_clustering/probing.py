@@ -7,6 +7,7 @@ with 50. All probes of a step are one exchange, unless they are more than a devi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from corsage.core.arrays import Array, Arrays, Floats
 from corsage.core.messages.replies import Replies
 from corsage.strategies.convex_clustering.questions import Questions
+from corsage.strategies.rounds.means.user_rows import places
 from corsage.strategies.rounds.turns import Script
 
 if TYPE_CHECKING:
@@ -39,7 +41,21 @@ def ask_all(
         replies = yield from questions.ask(
             users, "expand", rows_of(part), template_of(len(part), d), options_of(part), **more
         )
-        found += [expansion(replies, place) for place in range(len(part))]
+        found += heard(questions, users, part, replies)
+    return found
+
+
+def heard(
+    questions: Questions, users: list[str], probes: Sequence[Probe], replies: Replies
+) -> list[Expansion]:
+    """The answers to all probes of an exchange with `users`; Unanswered if some cannot be."""
+    questions.disproof.about(users)
+    found, rows = [], places(users, replies.users)
+    for place, probe in enumerate(probes):
+        answer = expansion(replies, place)
+        questions.disproof.hear_expansion(rows, probe, answer)
+        found.append(replace(answer, hessian=convex(answer.hessian)))
+    questions.believe(users)
     return found
 
 
@@ -80,7 +96,7 @@ def options_of(probes: Sequence[Probe]) -> dict[str, Any]:
 
 
 def expansion(replies: Replies, place: int) -> Expansion:
-    """All users' answers to one of the probes."""
+    """All users' answers to one of the probes, as they came."""
     from corsage.solvers.convex_clustering.expansions import Expansion
 
     rows = {name: np.asarray(array[:, place], np.float64) for name, array in replies.rows.items()}
@@ -89,7 +105,7 @@ def expansion(replies: Replies, place: int) -> Expansion:
         rows["y"],
         value,
         rows["gradient"],
-        convex(whole(rows["hessian"], rows["y"].shape[1])),
+        whole(rows["hessian"], rows["y"].shape[1]),
         at_x,
         least,
         found > 0,

@@ -13,6 +13,7 @@ from corsage.core.counts import Number
 from corsage.core.errors import RoundFailed
 from corsage.core.messages.replies import Replies, by_cause, name_users
 from corsage.core.messages.schema import Schema
+from corsage.strategies.convex_clustering.disproof import Disproof
 from corsage.strategies.rounds.asking import Ask, in_turns
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.means.user_rows import places
@@ -61,11 +62,12 @@ class Unanswered(RoundFailed):
 class Questions:
     """Questions of the server about the users' losses; each is one exchange, and is counted.
 
-    What can be asked is in the clients' table of answers.
+    What can be asked is in the clients' table of answers. What is answered is held against all that
+    the same user said before (disproof.py).
     """
 
     def __init__(self, job: Job) -> None:
-        self.job = job
+        self.job, self.disproof = job, Disproof(job.config.model.precision)
 
     def ask(
         self,
@@ -101,7 +103,30 @@ class Questions:
                 + "; ".join(by_cause(replies.dropped)[:3]),
                 [user for user in users if user not in set(replies.users)],
             )
-        return in_order(replies, users)
+        replies = in_order(replies, users)
+        there = (rows or {}) if replies.users == users else picked(rows or {}, users, replies.users)
+        self.hear_answers(users, question, there, options or {}, replies)
+        return replies
+
+    def hear_answers(
+        self,
+        users: list[str],
+        question: str,
+        rows: Arrays,
+        options: Mapping[str, Any],
+        replies: Replies,
+    ) -> None:
+        """Hold answers against earlier ones; `rows` are what the users who replied were sent."""
+        self.disproof.about(users)
+        self.disproof.hear_answers(question, rows, options, replies)
+        self.believe(users)
+
+    def believe(self, users: list[str]) -> None:
+        """Unanswered, if any of these is disproved: what it said is no answer."""
+        faults = self.disproof.faults
+        if liars := [user for user in users if user in faults]:
+            whose = "; ".join(f"user {user}: {faults[user]}" for user in liars[:3])
+            raise Unanswered(f"{self.job.name}: no convex loss answers so: {whose}", liars)
 
     def without_silent(self, script: Callable[[], Script[T]]) -> Script[T]:
         """A script of questions that all must answer; it begins anew without those who do not.
@@ -119,10 +144,17 @@ class Questions:
                 if len(job.members.users) < least:
                     job.members.left_out = before
                     raise
-                job.note(
-                    f"{name_users(error.users)} left out of what needs an answer of everybody: "
-                    "it begins anew with the others"
-                )
+                job.note(self.left_out(error.users))
+
+    def left_out(self, users: list[str]) -> str:
+        """A note on users without whom it begins anew."""
+        whys = {self.disproof.faults[user] for user in users if user in self.disproof.faults}
+        why = (
+            f" for the rest of the run: {', '.join(sorted(whys))}, as of no convex loss"
+            if whys
+            else (" of what needs an answer of everybody")
+        )
+        return f"{name_users(users)} left out{why}; it begins anew with the others"
 
     def about_losses(self, users: list[str], d: int, work: Callable[[RemoteUsers], T]) -> Script[T]:
         """Mathematics on the losses at the users, with d parameters each, as a script."""
@@ -171,6 +203,12 @@ class Questions:
             parcel = Parcel(rows=parcel.pick(places(users, present).tolist()))
         schema = Schema(template, tuple(template), ANSWERED_NUMBERS.get(options["ask"], ()))
         return question_to(self.job, "train", present, parcel, schema, options, number)
+
+
+def picked(rows: Arrays, users: list[str], some: list[str]) -> Arrays:
+    """The rows of some of the users."""
+    own = places(users, some)
+    return {name: array[own] for name, array in rows.items()}
 
 
 def in_order(replies: Replies, users: list[str]) -> Replies:

@@ -43,6 +43,8 @@ class Devices:
     number : the round that is under way, or was last.
     resting : the users that are set aside.
     missing : the users of nodes that did not reply as they had to when they were last asked.
+    changed : nodes to be asked anew who they are: what they sent is not what they had said, and
+        their files may have grown.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Devices:
         self.patience = Patience(times, keys.quorum)
         self.conduct, self.pauses = Conduct(known, note), Pauses()
         self.number, self.resting, self.missing = 0, frozenset[str](), set[str]()
+        self.changed = set[int]()
         self._keys: dict[int, bytes] = {}
 
     # Who is let in.
@@ -66,6 +69,8 @@ class Devices:
     def see(self, nodes: Iterable[NodeInfo]) -> None:
         """The nodes that are there, and their keys."""
         self._keys = {info.node_id: info.public_key for info in nodes}
+        while self.changed:
+            self.roster.drop(self.changed.pop())
 
     def mark(self, node: int) -> str:
         """By what a node is known again: its key, or else its number."""
@@ -159,6 +164,7 @@ class Devices:
                 conduct.silent(hosted(node), self.mark(node), number)
         for node in set(replies.refused) - silent:
             conduct.refused(hosted(node), self.mark(node), number)
+            self.changed.add(node)
         if self.known.standings:
             for node in {*replies.answered} - {*replies.refused} - silent:
                 conduct.alive(hosted(node))

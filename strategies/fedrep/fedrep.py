@@ -36,6 +36,7 @@ class FedRep(Strategy[FedRepKeys, BodyState]):
     """The server of FedRep: it holds the body phi."""
 
     name = "fedrep"
+    tuned = ("own",)
 
     @classmethod
     def epochs(cls, train: TrainKeys, keys: FedRepKeys) -> float:

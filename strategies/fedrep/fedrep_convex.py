@@ -96,6 +96,7 @@ class FedRepConvex(PulledHeads[FedRepConvexKeys, FedRepConvexState]):
     """The server: it holds the body phi, and s_i and y_i of the users' heads."""
 
     name = "fedrep-convex"
+    tuned = ("own",)
 
     def prepare(self) -> None:
         """The users' pull is rho."""
@@ -115,6 +116,8 @@ class FedRepConvex(PulledHeads[FedRepConvexKeys, FedRepConvexState]):
 
     def show(self, users: list[str], options: Mapping[str, Any]) -> Parcel:
         """phi^t and y_i; new users get all clusters' heads, of which they take the best."""
+        if options.get("fine-tune"):
+            return self.send(users)
         if not options.get("adapt"):
             return Parcel(self.shared(), {"head": self._y(users)})
         heads = self.state.y if len(self.state.y) else self._mean()[None]

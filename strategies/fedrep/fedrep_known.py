@@ -81,6 +81,7 @@ class FedRepKnown(PulledHeads[FedRepKnownKeys, FedRepKnownState]):
     """The server: it holds the body phi, and the users' heads h_i."""
 
     name = "fedrep-known"
+    tuned = ("own",)
 
     def prepare(self) -> None:
         """The users' pull is gamma."""
@@ -101,7 +102,7 @@ class FedRepKnown(PulledHeads[FedRepKnownKeys, FedRepKnownState]):
 
     def show(self, users: list[str], options: Mapping[str, Any]) -> Parcel:
         """phi^t and h_i; new users begin at w_j, and are pulled to it."""
-        if options.get("adapt"):
+        if options.get("adapt") or options.get("fine-tune"):
             return self.send(users)
         return Parcel(self.shared(), {"head": self._h(users, self._w(users))})
 

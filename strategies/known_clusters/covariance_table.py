@@ -16,6 +16,7 @@ from corsage.solvers.known_clusters.variances.covariance_fit import (
 )
 from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, FULL, ONE, Shape
 from corsage.solvers.known_clusters.variances.uncertainty import RECORDS, Likely
+from corsage.strategies.known_clusters.estimation import HELD, ZERO_NOISE
 from corsage.strategies.rounds.results import Finding
 
 SHAPE_WORDS = {ONE: "one variance", DIAGONAL: "a variance a coefficient", FULL: "any covariance"}
@@ -26,9 +27,18 @@ NOT_ENDING = (
     "not converged: users differ without end, or a hundred million times as much as the records of "
     "each: next to nothing is known of the variance between records"
 )
+WIDE_ROOT = 100.0
+"""Users that differ ten thousand times as much as records."""
+TOO_LITTLE = "these data tell too little of so many variances; mixed-variances=one has fewest"
+NO_CORRELATION = 1e-9
+"""Less is rounding: these coefficients are independent in the model."""
 VARIANCES_SHOWN = 8
 """Coefficients of a level that are printed."""
 PROFILE = "95%, by the profile of the likelihood (not the restricted one); as lme4's confint"
+RESTRICTED_PROFILE = (
+    "95%, by the profile of the restricted likelihood: an estimate is outside that of the other"
+)
+SOME_PAIRS = "of correlations with the last coefficient alone: mixed-intervals=always asks for all"
 LEFT_OUT = "none: they would take long with so many users; mixed-intervals=always asks for them"
 APPROXIMATE = (
     "none: the likelihood is approximated at one set of variances, and biased towards 0 with few "
@@ -50,7 +60,7 @@ class CovarianceTable:
     density : what these make of the log likelihood.
     varies : 1 for coefficients that differ (d,).
     exact : whether the loss is the squared one.
-    flat : the gain that is none.
+    endless : why the likelihood has no top; empty: nothing is known against it.
     """
 
     fit: CovarianceFit
@@ -60,7 +70,7 @@ class CovarianceTable:
     density: float
     varies: Floats
     exact: bool
-    flat: float
+    endless: str = ""
 
     def shapes(self) -> str:
         """The shapes in words."""
@@ -68,11 +78,14 @@ class CovarianceTable:
 
     def converged(self) -> str:
         """The end of the search in words: the slope of the likelihood, 0 or not."""
-        if self.fit.gain < self.flat:
+        if why := self.fit.fault or self.endless:
+            return why
+        if self.fit.converged:
             return f"converged: its slope is 0 (to gain: {max(self.fit.gain, 0.0):.0e})"
-        if self.exact:
+        if self.exact and np.abs(self.fit.x).max(initial=0.0) > WIDE_ROOT:
             return NOT_ENDING
-        return f"not converged: following its slope would gain {self.fit.gain:.1e}; more num-rounds"
+        more = TOO_LITTLE if self.exact else "more num-rounds"
+        return f"not converged: following its slope would gain {self.fit.gain:.1e}; {more}"
 
     def findings(self) -> list[Finding]:
         """Variances in the data's units."""
@@ -94,6 +107,8 @@ class CovarianceTable:
         )
 
     def _records(self) -> str:
+        if self.fit.fault:
+            return ZERO_NOISE
         share = f", {percent(self.fit.shares[0])}" if self.fit.shares else ""
         return f"{self.unit**2 * self.fit.sigma2:.5g}{self.sure(RECORDS)}{share}"
 
@@ -110,21 +125,22 @@ class CovarianceTable:
         variances, shown = np.diag(covariance), np.flatnonzero(self.varies)
         if len(shown) == 1:
             number = shown[0]
-            value = (
-                f"{variances[number]:.5g}" if variances[number] > 0 else AT_BOUNDARY.format(level)
-            )
-            value += self.sure(level, self.names[number])
-            yield title, f"{value}, {share}" if share and variances[number] > 0 else value
-        elif variances.max() <= 0.0 and not self.fit.likely:
+            text = self._single(level, variances[number], self.names[number])
+            yield title, f"{text}, {share}" if share and variances[number] > 0 else text
+        elif variances.max() <= 0.0 and not self.fit.likely and not self.fit.held:
             yield title, AT_BOUNDARY.format(level)
         else:
             if share:
                 yield title, share
             for number in shown[-VARIANCES_SHOWN:]:
-                name = self.names[number]
-                sure = self.sure(level, name), self.sure(level, f"{name}, {self.names[shown[-1]]}")
-                text = self._variance(covariance, number, *sure)
-                yield f"{level}: {name}", text
+                yield f"{level}: {self.names[number]}", self._variance(level, covariance, number)
+
+    def _single(self, level: str, variance: float, name: str) -> str:
+        """The variance of a level where one coefficient differs."""
+        if why := self.fit.held.get(f"{level}: {name}"):
+            return HELD.format(why)
+        value = f"{variance:.5g}" if variance > 0 else AT_BOUNDARY.format(level)
+        return value + self.sure(level, name)
 
     def _choice(self) -> Finding:
         """The shapes that were tried, the best first."""
@@ -134,17 +150,25 @@ class CovarianceTable:
         rows += [(name, f"refused: {why}") for name, why in self.fit.refused.items()]
         return Finding("log likelihood of users that were left out, by shapes", rows)
 
-    def _variance(self, covariance: Floats, number: int, sure: str, pair: str) -> str:
-        """A coefficient's variance, its correlation with the last one, and how sure these are."""
-        sizes = self.fit.sizes(self.matrix)
-        variances, last = np.diag(covariance), int(np.flatnonzero(self.varies)[-1])
-        if none(covariance, number, sizes):
-            return NO_VARIANCE + sure
-        found = f"{variances[number]:.5g}{sure}"
-        if number == last or none(covariance, last, sizes) or not covariance[number, last]:
-            return found
-        value = correlation(covariance, number, last)
-        return f"{found}, correlation with {self.names[last]} {value:.2f}{pair}"
+    def _variance(self, level: str, covariance: Floats, number: int) -> str:
+        """A coefficient's variance, its correlations with later ones, and how sure these are."""
+        name = self.names[number]
+        if why := self.fit.held.get(f"{level}: {name}"):
+            return HELD.format(why)
+        if self._none(covariance, number):
+            return NO_VARIANCE + self.sure(level, name)
+        found = [f"{covariance[number, number]:.5g}{self.sure(level, name)}"]
+        for other in np.flatnonzero(self.varies).tolist():
+            if other > number and not self._none(covariance, other):
+                value = correlation(covariance, number, other)
+                if abs(value) < NO_CORRELATION:
+                    continue
+                sure = self.sure(level, f"{name}, {self.names[other]}")
+                found.append(f"correlation with {self.names[other]} {value:.2f}{sure}")
+        return ", ".join(found)
+
+    def _none(self, covariance: Floats, number: int) -> bool:
+        return none(covariance, number, self.fit.sizes(self.matrix))
 
 
 def percent(share: float) -> str:

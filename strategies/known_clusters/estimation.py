@@ -17,6 +17,7 @@ import numpy as np
 from corsage.core.arrays import Arrays, Floats
 from corsage.core.errors import RoundFailed
 from corsage.core.messages.replies import Replies
+from corsage.solvers.known_clusters.likelihood import noiseless
 from corsage.solvers.known_clusters.variances.covariance_fit import CovarianceFit
 from corsage.solvers.known_clusters.variances.laplace import (
     LaplaceSums,
@@ -47,6 +48,12 @@ from corsage.strategies.rounds.turns import Script
 if TYPE_CHECKING:
     from corsage.strategies.known_clusters.mixed_state import MixedModelState
 
+NOISELESS = (
+    "there is no top: the labels are explained to the last digit, so there is no variance between "
+    "records to measure anything by"
+)
+HELD = "not told by these data, held at 0: {}"
+ZERO_NOISE = "0, to rounding"
 WIDER = 4
 """Exchanges more at most, where users differ so much that the best ratio is beyond the grid."""
 BEYOND_GRID = (
@@ -71,6 +78,8 @@ class LikelihoodFit:
     shares : of sigma^2, s^2 and sb^2 in the variance.
     middle : wbar.
     loglik, aic : the restricted log likelihood, and Akaike's criterion.
+    fault : why the likelihood has no top; empty: nothing is known against it.
+    held : why s_j^2 is 0 and was not estimated; empty: it was.
     """
 
     sigma2: float
@@ -81,9 +90,11 @@ class LikelihoodFit:
     loglik: float
     aic: float
     common: bool
+    held: str = ""
+    fault: str = ""
 
     @classmethod
-    def of(cls, found: Variances, names: list[str]) -> LikelihoodFit:
+    def of(cls, found: Variances, names: list[str], held: str = "") -> LikelihoodFit:
         """A fit to the sums of these clusters."""
         user = np.broadcast_to(found.user, len(names)).tolist()
         return cls(
@@ -95,6 +106,7 @@ class LikelihoodFit:
             loglik=found.loglik,
             aic=found.aic,
             common=found.common,
+            held=held,
         )
 
     def table(self, unit: float = 1.0, density: float = 0.0) -> Finding:
@@ -112,12 +124,20 @@ class LikelihoodFit:
         ]
         if len(spread) == 1:
             between_users, between_clusters = f"{user}, {users}", []
+        if self.held:
+            between_users = HELD.format(self.held)
         rows = [
             ("between records (sigma^2)", f"{unit**2 * self.sigma2:.5g}, {records}"),
             ("between users (s^2)", between_users),
             *between_clusters,
             ("log likelihood", f"{self.loglik + density:.3f} (AIC {self.aic - 2 * density:.3f})"),
         ]
+        if self.fault:
+            rows = [
+                ("between records (sigma^2)", ZERO_NOISE),
+                *rows[1:],
+                ("the likelihood", self.fault),
+            ]
         return Finding("variances (restricted maximum likelihood)", rows)
 
 
@@ -192,13 +212,21 @@ class VarianceEstimation:
             sums, names, replies = yield from self._sums(
                 present, ratios, d, number, varies is not None
             )
-            found = fit(sums, varies=varies)
+            why = sums.untold
+            found = fit(sums.held() if why else sums, varies=varies, common=True if why else None)
+            if why:
+                break
             ratios |= zip(names, refined_grid(found), strict=True)
             if exchange >= self.keys.known_refine and not found.at_end:
                 break
         else:
             self.job.note(BEYOND_GRID)
-        self.estimates.fitted = LikelihoodFit.of(found, names)
+        self.estimates.fitted = LikelihoodFit.of(found, names, why)
+        yy, mean = float(sums.yy[:, 0].sum()), 0.0
+        if self.job.config.model.intercept:
+            mean = float(sums.q[:, 0, -1].sum() ** 2 / sums.p[:, 0, -1, -1].sum())
+        if noiseless(found.sigma2 * float(sums.records.sum()), yy - mean, yy):
+            self.estimates.fitted.fault = NOISELESS
         return found, names, replies
 
     def _sums(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from corsage.core.arrays import Arrays, Floats
 from corsage.solvers.known_clusters.variances.covariance import unknown
 from corsage.solvers.known_clusters.variances.covariance_fit import correlation, none
+from corsage.solvers.known_clusters.variances.shape_choice import numbers
 from corsage.solvers.known_clusters.variances.shapes import FULL
 from corsage.solvers.known_clusters.variances.uncertainty import RECORDS, Likely
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort
@@ -37,6 +39,8 @@ from corsage.strategies.rounds.turns import Script
 
 MOST_LISTED, MOST_ESTIMATES = 2000, 20_000
 """Of more users, or of more coefficients of all, nobody is asked: their models are in files."""
+LEFT_OUT_CONSTANT = "left out: its column is constant"
+SHARED = "not told from those of columns that it is a sum of; of the best values the shortest"
 LIKELIHOODS = ("squared", "logistic")
 LAPLACE = "Laplace's approximation, given the variances"
 
@@ -90,8 +94,7 @@ class Inference:
     def summary(self, answers: list[Answer]) -> LinearSummary:
         """All that is known."""
         noise, why = self._noise(answers)
-        varies = self.varies
-        names = [n for i, n in enumerate(self.units.names) if varies is None or varies[i]]
+        names = [self.units.names[n] for n in self._varying]
         return LinearSummary(
             self._coefficients(noise),
             self._variances(noise),
@@ -104,7 +107,44 @@ class Inference:
             self._correlations(),
             self.covariance.intervals or (SUMS_OF_SEVERAL if self.fitted is not None else ""),
             spreads(self.state, noise, self.loss == "squared"),
+            self._likelihood(),
         )
+
+    def _likelihood(self) -> dict[str, Any]:
+        """The restricted log likelihood of the table as it is, and the model that it is of."""
+        fit = self.covariance
+        if not fit.kinds or self.loss != "squared":
+            return {}
+        levels = zip(fit.levels, fit.kinds, fit.varying, strict=True)
+        at_zero, names = self.solution.own_sums.at_zero, self.units.names
+        return {
+            "loglik": fit.loglik + self.units.density(self.solution.records),
+            "records": self.solution.records,
+            "squares": fit.squares * self.units.label**2,
+            "fixed": names,
+            "levels": {
+                level: {
+                    "shape": kind,
+                    "varying": [names[n] for n in which],
+                    "at_zero": at_zero,
+                }
+                for level, kind, which in levels
+            },
+            "apart": len(fit.names),
+            "numbers": 1 + numbers(fit.shapes(len(names))),
+            "converged": fit.converged,
+        }
+
+    @property
+    def _which(self) -> list[int]:
+        """The coefficients that differ between users."""
+        varies, d = self.varies, len(self.units.names)
+        return list(range(d)) if varies is None else np.flatnonzero(varies).tolist()
+
+    @property
+    def _varying(self) -> list[int]:
+        """The same but for those that are held, as the data do not tell their variances."""
+        return self.covariance.varying[0] if self.covariance.kinds else self._which
 
     @property
     def _one_model(self) -> bool:
@@ -127,14 +167,24 @@ class Inference:
             return None, f"none: loss={self.loss} is no likelihood"
         if not self.whole:
             return None, "none: losses are no likelihood with loss-scale=mean or a ridge"
+        if why := self._unsettled:
+            return None, f"none: {why}"
         if self.loss == "logistic":
-            how = "maximum likelihood" if self._one_model or self._alone else LAPLACE
-            return 1.0, how + ("" if self.state.done else "; the models are not settled")
-        if self.fitted is not None:
-            return self.fitted.sigma2, "given the variances"
-        if self.covariance.kinds:
-            return self.covariance.sigma2, "given the variances"
+            return 1.0, "maximum likelihood" if self._one_model or self._alone else LAPLACE
+        fitted = self.fitted or (self.covariance if self.covariance.kinds else None)
+        if fitted is not None:
+            return fitted.sigma2, "given the variances"
         return self._residual(answers)
+
+    @property
+    def _unsettled(self) -> str:
+        """Why these are not the likeliest models; empty: they are."""
+        if self.loss == "squared":
+            if why := self.fitted.fault if self.fitted else self.covariance.fault:
+                return why
+            settled = not self.covariance.kinds or self.covariance.converged
+            return "" if settled else "the likelihood has not converged"
+        return self.solution.endless or ("" if self.state.done else "the models are not settled")
 
     def _residual(self, answers: list[Answer]) -> tuple[float | None, str]:
         """sigma^2 from residuals, where strengths were given: gamma = sigma^2/s^2."""
@@ -172,9 +222,14 @@ class Inference:
             return [Coefficient(name, value) for name, value in pairs]
         errors = self.units.errors(noise * self.state.around)
         open_ = self.units.open(self.state.unknown)
+        constant = 1 - self.covariance.units.sound if self.covariance.kinds else 0 * values
         return [
-            Coefficient(name, value, None if unsure else float(error))
-            for (name, value), error, unsure in zip(pairs, errors, open_, strict=True)
+            Coefficient(name, value, None, LEFT_OUT_CONSTANT if left_out else SHARED)
+            if left_out or unsure
+            else Coefficient(name, value, float(error))
+            for (name, value), error, unsure, left_out in zip(
+                pairs, errors, open_, constant, strict=True
+            )
         ]
 
     def _clusters(self, noise: float | None) -> dict[str, ClusterEstimate]:
@@ -206,8 +261,9 @@ class Inference:
             levels = ("residual", "user", "cluster")[: 3 if len(self.state.w) > 1 else 2]
             user = float(np.mean(list(fitted.user.values())))
             values = (fitted.sigma2, user, fitted.cluster)
+            held = {"user": fitted.held}
             return [
-                Component(level, value * unit, share, value == 0.0)
+                Component(level, value * unit, share, value == 0.0, held=held.get(level, ""))
                 for level, value, share in zip(levels, values, fitted.shares, strict=False)
             ]
         if self.covariance.kinds:
@@ -220,7 +276,7 @@ class Inference:
 
     def _covariances(self) -> list[Component]:
         """Of each level, by coefficient where several vary; in the data's units."""
-        fit, units, varies = self.covariance, self.units, self.varies
+        fit, units, which = self.covariance, self.units, self._which
         shares: list[float | None] = [*fit.shares] or [None] * len(fit.levels)
         noise = fit.sigma2 * units.label**2 if self.loss == "squared" else LATENT
         found = []
@@ -228,48 +284,52 @@ class Inference:
             found.append(Component("residual", noise, shares[0], **self._sure(RECORDS)))
         for share, (level, covariance) in zip(shares[1:], fit.levels.items(), strict=False):
             own, sizes = units.matrix @ covariance @ units.matrix.T, fit.sizes(units.matrix)
-            if varies is not None and varies.sum() == 1:
-                value, sure = float(own[-1, -1]), self._sure(f"{level}: {units.names[-1]}")
-                found.append(Component(level[:-1], value, share, value == 0.0, **sure))
+            if len(which) == 1:
+                n = which[0]
+                value, what = float(own[n, n]), f"{level}: {units.names[n]}"
+                found.append(Component(level[:-1], value, share, value == 0.0, **self._sure(what)))
                 continue
             if share is not None and shares[0]:
                 found.append(Component(level[:-1], noise * share / shares[0], share))
             found += [
                 Component(
-                    f"{level[:-1]}: {name}",
+                    f"{level[:-1]}: {units.names[n]}",
                     float(own[n, n]),
                     at_boundary=none(own, n, sizes),
-                    **self._sure(f"{level}: {name}"),
+                    **self._sure(f"{level}: {units.names[n]}"),
                 )
-                for n, name in enumerate(units.names)
+                for n in which
             ]
         return found
 
     def _sure(self, what: str) -> dict[str, Any]:
-        """A variance's standard error and interval."""
-        return asdict(self.covariance.likely.get(what, Likely()))
+        """A variance's standard error and interval; why it is held at 0, if it is."""
+        fit = self.covariance
+        return {**asdict(fit.likely.get(what, Likely())), "held": fit.held.get(what, "")}
 
     def _correlations(self) -> list[Correlation]:
-        """Of each level with a full covariance, with the last coefficient."""
+        """Of all pairs of each level with a full covariance."""
         fit, found = self.covariance, list[Correlation]()
+        if FULL not in fit.kinds:
+            return found
         names, matrix = self.units.names, self.units.matrix
-        which = [n for n in range(len(names)) if self.varies is None or self.varies[n]]
-        levels = fit.levels if FULL in fit.kinds else {}
-        for kind, (level, own) in zip(fit.kinds, levels.items(), strict=False):
-            covariance, sizes, last = matrix @ own @ matrix.T, fit.sizes(matrix), which[-1]
-            for n in which[:-1] if kind == FULL else []:
-                if none(covariance, n, sizes) or none(covariance, last, sizes):
-                    continue
-                sure = fit.likely.get(f"{level}: {names[n]}, {names[last]}", Likely())
-                pair = names[n], names[last], correlation(covariance, n, last)
+        sizes = fit.sizes(matrix)
+        for kind, which, (level, own) in zip(
+            fit.kinds, fit.varying, fit.levels.items(), strict=False
+        ):
+            covariance = matrix @ own @ matrix.T
+            there = [n for n in which if kind == FULL and not none(covariance, n, sizes)]
+            for one, other in combinations(there, 2):
+                sure = fit.likely.get(f"{level}: {names[one]}, {names[other]}", Likely())
+                pair = names[one], names[other], correlation(covariance, one, other)
                 found.append(Correlation(level[:-1], *pair, sure.low, sure.high))
         return found
 
     def _latent(self, spread: dict[str, list[float]]) -> list[Component]:
         """By coefficient; of random intercepts with their share in the variance of a score."""
-        names = self.units.names
+        names = [self.units.names[n] for n in self._which]
         lists = {what[:-1]: values for what, values in spread.items()}
-        if self.solution.varies is None:
+        if self.varies is None or len(names) > 1:
             return [
                 Component(f"{what}: {name}", value)
                 for what, values in lists.items()

@@ -6,7 +6,7 @@ the fit to the others' is the one of a run that it was never in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -63,6 +63,10 @@ class KeptSums:
     def worth_keeping(self) -> KeptSums:
         """These, or none if they are too many for every checkpoint."""
         return self if self.rows.size <= MOST_KEPT else KeptSums()
+
+    def moved(self, clusters: Mapping[str, str]) -> KeptSums:
+        """The same of users that are in other clusters."""
+        return replace(self, clusters=[clusters.get(user, "") for user in self.users])
 
     def without(self, user: str) -> KeptSums:
         """Those of the others."""

@@ -23,11 +23,15 @@ ENDS = 3
 
 @dataclass(frozen=True)
 class Coefficient:
-    """One coefficient of the model of all, with its standard error if the data tell one."""
+    """One coefficient of the model of all, with its standard error if the data tell one.
+
+    `untold`: why they do not tell the coefficient.
+    """
 
     name: str
     estimate: float
     se: float | None = None
+    untold: str = ""
 
     @property
     def z(self) -> float | None:
@@ -50,7 +54,7 @@ class Coefficient:
     def text(self) -> str:
         """One line of a table."""
         if self.se is None or self.z is None or self.p is None:
-            return f"{self.estimate:.5g}"
+            return f"{self.estimate:.5g}" + (f" ({self.untold})" if self.untold else "")
         chance = "p < .001" if self.p < 0.001 else f"p = {self.p:.3f}".replace("0.", ".", 1)
         z = f"{self.z:.2f}" if abs(self.z) < 1e6 else f"{self.z:.3g}"
         return f"{self.estimate:.5g} (se {self.se:.4g}, z {z}, {chance})"
@@ -61,6 +65,7 @@ class Component:
     """A component of variance: `share` of the whole, None where none is defined.
 
     `se` is its standard error, `low` and `high` are the ends of its interval; None: not known.
+    `held`: why it is 0 and was not estimated, as the data do not tell it.
     """
 
     level: str
@@ -70,6 +75,7 @@ class Component:
     se: float | None = None
     low: float | None = None
     high: float | None = None
+    held: str = ""
 
 
 @dataclass(frozen=True)
@@ -131,9 +137,10 @@ class LinearSummary:
     units : what the numbers are in, where it is not the data's own units.
     left_out : users that are too many for this; their models are in files.
     clusters : by their names, where there are several.
-    correlations : of the coefficients that vary with the last of them.
+    correlations : of all pairs of coefficients that vary.
     intervals : how those of variances were found, or why there are none.
     spread : what prediction intervals need (spreads.py), if there is sigma^2.
+    likelihood : the restricted likelihood and the model that it is of; empty if there is none.
     """
 
     coefficients: list[Coefficient]
@@ -147,6 +154,7 @@ class LinearSummary:
     correlations: list[Correlation] = field(default_factory=list)
     intervals: str = ""
     spread: dict[str, Any] | None = None
+    likelihood: dict[str, Any] = field(default_factory=dict)
 
     def json(self) -> dict[str, Any]:
         """As the result's file has it."""
@@ -161,6 +169,7 @@ class LinearSummary:
             "errors": self.errors,
             "units": self.units,
             "spread": self.spread,
+            "likelihood": self.likelihood,
         }
 
     def findings(self) -> list[Finding]:

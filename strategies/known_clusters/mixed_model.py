@@ -42,8 +42,13 @@ from corsage.strategies.known_clusters.coins.key_checks import check_convex, che
 from corsage.strategies.known_clusters.inference import inferred
 from corsage.strategies.known_clusters.linear_summary import LinearSummary
 from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
-from corsage.strategies.known_clusters.mixed_state import MixedModelKeys, MixedModelState
+from corsage.strategies.known_clusters.mixed_state import (
+    ALL_COLUMNS,
+    MixedModelKeys,
+    MixedModelState,
+)
 from corsage.strategies.known_clusters.neighbours import Neighbours, compared
+from corsage.strategies.known_clusters.units import varying
 from corsage.strategies.rounds.algorithm import EVALUATED_AT_ONCE
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.job import Job
@@ -100,7 +105,7 @@ class MixedModel(Strategy[K, MixedModelState]):
         """
         given = cast(MixedModelKeys, job.config.keys_of(cls.name))
         keys = replace(
-            given, mixed_random="all", mixed_variances="summed"
+            given, mixed_random=ALL_COLUMNS, mixed_variances="summed"
         )  # these methods have one strength for all
         own = job.beside(cls.name, "strengths")
         state = MixedModelState.of_size(job.network.whole.stop)
@@ -113,6 +118,7 @@ class MixedModel(Strategy[K, MixedModelState]):
         check_convex(self.job)
         self.clusters.check()
         check_mixed(self.keys, self.config.model, self.job.loss)
+        varying(self.job, network.whole.stop, self.keys.mixed_random)
         return MixedModelState.of_size(network.whole.stop)
 
     def shared(self) -> Arrays:

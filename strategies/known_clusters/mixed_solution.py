@@ -37,9 +37,9 @@ from corsage.strategies.known_clusters.coins.conversation import (
 from corsage.strategies.known_clusters.coins.impossible import step_fault
 from corsage.strategies.known_clusters.estimation import VarianceEstimation
 from corsage.strategies.known_clusters.own_sums import TRAVELLED, OwnSums
-from corsage.strategies.known_clusters.units import Units
+from corsage.strategies.known_clusters.units import Units, varying
 from corsage.strategies.rounds.job import Job
-from corsage.strategies.rounds.results import Finding, few_rows
+from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
 if TYPE_CHECKING:
@@ -99,14 +99,23 @@ class MixedSolution:
     @property
     def varies(self) -> Floats | None:
         """1 for each coefficient that differs between users, else 0 (d,); None: all do."""
-        if self.keys.mixed_random == "all":
-            return None
-        return np.append(np.zeros(self.size - 1), 1.0)
+        return varying(self.job, self.size, self.keys.mixed_random)
 
     @property
     def units(self) -> Units:
         """The names and units of the coefficients."""
         return Units.of(self.job, self.size)
+
+    @property
+    def records(self) -> int:
+        """The training records of all who take part."""
+        members = self.job.members.everybody
+        return sum(members[user].train for c in self.present.cohorts for user in c.users)
+
+    @property
+    def endless(self) -> str:
+        """Why the likelihood has no top; empty: nothing is known against it."""
+        return self.units.endless(self.state.endless, self.state.first)
 
     @property
     def tolerance(self) -> float:
@@ -201,6 +210,9 @@ class MixedSolution:
         places = [state.clusters.known.index(name) for name in answers]
         sums = [added(own, self.size) for own in answers.values()]
         p, q = np.concatenate([s.P for s in sums]), np.concatenate([s.q for s in sums])
+        middle = state.lam.any() and self.next == NEWTON  # without there is no model of all
+        if self.job.loss == "logistic" and middle:
+            state.look(p.sum(0), self.records)
         lam, state.used = state.lam[places], state.gamma.copy()
         here = self._around(places, p, q, lam)
         found = solved_centres(p, q - (p @ here[..., None])[..., 0], lam)
@@ -252,6 +264,7 @@ class MixedSolution:
             state.pace = state.pace.after(state.change)
         enough = self.tolerance if last == NEWTON else self.tolerance / 100
         state.done = whole if self.exact else settled and state.change < enough
+        state.done = state.done or state.endless.size > 0
 
     @property
     def last(self) -> str:
@@ -305,9 +318,8 @@ class MixedSolution:
     def findings(self) -> list[Finding]:
         """The course of the solution, and the variances."""
         rows = [("rounds", f"{self.job.progress.round}"), *self._change(), *self._few()]
-        members, units = self.job.members.everybody, self.units
-        records = sum(members[user].train for c in self.present.cohorts for user in c.users)
-        density = units.density(records)
+        units = self.units
+        density = units.density(self.records)
         told = self.own_sums.findings(units, density)
         told = told or self.state.estimates.findings(units.label, density)
         return [Finding("solution", rows), *told]
@@ -317,7 +329,9 @@ class MixedSolution:
         if self.exact:
             return []
         change = f"{self.state.change:.1e}"
-        if not self.state.done:
+        if why := self.endless:
+            change += f"; {why}"
+        elif not self.state.done:
             change += (
                 "; not settled by num-rounds: a larger one goes on; where a user's classes can be "
                 "told apart without error there is no end, and ridge=0.001 makes one"
@@ -329,7 +343,7 @@ class MixedSolution:
         alone = bool(self.state.used.size) and not self.state.used.any()
         tied = bool(np.isinf(self.state.used).all())
         how = SHORTEST if alone else ROWS_COUNT if tied else LEANING
-        return few_rows(self.job, self.size, how)
+        return self.job.members.few_rows(self.size, how)
 
 
 def added(answers: list[Answer], d: int) -> ClusterSums:

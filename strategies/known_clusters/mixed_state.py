@@ -8,7 +8,7 @@ import numpy as np
 
 from corsage.core.arrays import INFINITE, Array, Floats
 from corsage.core.keys import key
-from corsage.solvers.known_clusters.newton_rounds import Pace
+from corsage.solvers.known_clusters.newton_rounds import Pace, separated
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.variances.scoring import Fitted
 from corsage.strategies.known_clusters.clusters.cohorts import ClusterNames
@@ -21,6 +21,9 @@ from corsage.strategies.known_clusters.clusters.strengths import (
 from corsage.strategies.known_clusters.estimation import Estimates
 from corsage.strategies.known_clusters.kept_sums import KeptSums
 from corsage.strategies.known_clusters.paths import parents
+
+ALL_COLUMNS = ("all",)
+"""mixed-random where users differ in all coefficients."""
 
 
 @dataclass(frozen=True)
@@ -46,22 +49,24 @@ class MixedModelKeys(ClusterKeys):
         "nobody is in any, all",
         choices=("auto", "known", "all"),
     )
-    mixed_random: str = key(
-        "all",
-        "which coefficients differ between users: all, or the intercept alone (random intercepts)",
-        choices=("all", "intercept"),
+    mixed_random: tuple[str, ...] = key(
+        ALL_COLUMNS,
+        "which coefficients differ between users: all, intercept (random intercepts), or names of "
+        "columns, with intercept among them or not (intercept,Days); of a column of words all its "
+        "levels",
     )
     mixed_variances: str = key(
         "auto",
         "gamma and lambda on auto, from each user's sums: one variance a level, one a coefficient "
-        "(diagonal), any covariance (full), or auto: by the likelihood of users that are left out; "
-        "summed: one variance a level, from sums over the users of each node alone",
+        "(diagonal, as R's x || user), any covariance (full), or auto: by the likelihood of users "
+        "that are left out; summed: one variance a level, from sums over each node's users alone",
         choices=("auto", "one", "diagonal", "full", "summed"),
     )
     mixed_neighbours: str = key(
         "simulations",
-        "gamma and lambda on auto: after the last round also one model for all, one a cluster and "
-        "one a user are solved and judged, and one that is better is named; costs their exchanges",
+        "gamma and lambda on auto: after the last round also one model for all, one a cluster, one "
+        "a user, random intercepts alone and one centre are solved and judged, and one that is "
+        "better is named; costs their exchanges",
         choices=("simulations", "always", "never"),
     )
     mixed_intervals: str = key(
@@ -102,6 +107,8 @@ class MixedModelState:
     covariance, around : of w_j (k, d, d) and of wbar (d, d) given the data, in units of the noise;
         of many coefficients only where EM estimates the strengths.
     unknown : directions of wbar that the data leave open (d, r).
+    first : the curvature of all losses at the first models (d, d), of the logistic loss.
+    endless : directions in which classes are told apart without error (d, r): there is no top.
     clusters, strengths : the clusters, and the strengths as they are given or estimated.
     estimates : what those on auto were estimated from.
     sums : those that each user sent, where they are kept.
@@ -120,6 +127,8 @@ class MixedModelState:
     around: Floats
     unknown: Floats
     above: list[dict[str, Floats]] = field(default_factory=list)
+    first: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    endless: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     clusters: ClusterNames = field(default_factory=ClusterNames)
     strengths: Strengths = field(default_factory=Strengths)
     estimates: Estimates = field(default_factory=Estimates)
@@ -153,6 +162,13 @@ class MixedModelState:
         self.lam = np.concatenate([self.lam, lam])
         self.covariance = np.concatenate([self.covariance, np.zeros((len(new), d, d))])
 
+    def look(self, curvature: Floats, records: float) -> None:
+        """See by the curvature (d, d) of all losses if any coefficient grows without end."""
+        if self.first.size:
+            self.endless = separated(curvature, self.first, records)
+        else:
+            self.first = curvature
+
     def place(self, cluster: str) -> int | None:
         """The row of a cluster; None if it is not part of the problem."""
         known = self.clusters.known[: len(self.w)]
@@ -183,7 +199,7 @@ class MixedModelState:
         ]
         self.covariance[places] = units.covariances(known[0].covariance)
         self.around = units.covariances(known[-1].covariance[0])
-        self.unknown = units.matrix @ found.found.middle.unknown
+        self.unknown = units.matrix @ (units.sound[:, None] * found.found.middle.unknown)
         with np.errstate(divide="ignore", over="ignore"):
             users = np.broadcast_to(fit.users, (len(names), *fit.users.shape[1:]))
             self.used[places] = self.gamma[places] = fit.sigma2 / np.diagonal(users, 0, 1, 2)

@@ -1,20 +1,24 @@
-"""The mixed model beside its neighbours: one model for all, one a cluster, one a user.
+"""The mixed model beside its neighbours: one model for all, one a cluster, one a user, two more.
 
 They are (2.3) with strengths that are infinite or 0, solved at the same nodes after the last round,
-and judged on the same test samples. If one of them is better by more than its noise, it is named.
+and judged on the same test samples. Where the server has the sums of each user, random intercepts
+alone and one centre for all clusters are found from them without another exchange. If one of these
+models is better by more than its noise, record by record, it is named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from corsage.core.arrays import Floats
 from corsage.core.counts import EXAMPLES
 from corsage.core.messages.replies import Replies
+from corsage.solvers.known_clusters.variances.shapes import ONE
+from corsage.strategies.known_clusters.clusters.cohorts import KnownClusters
 from corsage.strategies.known_clusters.coins.conversation import evaluations_of
 from corsage.strategies.known_clusters.mixed_solution import MixedSolution
 from corsage.strategies.rounds.algorithm import EVALUATED_AT_ONCE
@@ -33,18 +37,38 @@ FEWEST_JUDGED = 5
 """Users with test samples without whom there is no noise to speak of."""
 
 
+MOST_SEARCHED = 1_000_000
+"""n d^2 beyond which no variances of neighbours are searched for."""
+RELEVANT = 1e-3
+"""A share of the loss; what is gained by less is not worth another model, however certain it is."""
+
+
 class Neighbour(NamedTuple):
-    """A method, what it has, and its strengths."""
+    """A method as it is asked for, what it has, and the keys in which it differs."""
 
-    strategy: str
+    name: str
     title: str
-    gamma: str
-    lam: str
+    keys: Mapping[str, Any]
 
 
-ONE_FOR_ALL = Neighbour("exact-global", "one model for all", "inf", "inf")
-ONE_A_CLUSTER = Neighbour("exact-cluster", "one model a cluster", "inf", "0")
-ONE_A_USER = Neighbour("exact-local", "one model a user", "0", "0")
+def of_strengths(name: str, title: str, gamma: str, lam: str) -> Neighbour:
+    """A neighbour whose strengths are given."""
+    return Neighbour(
+        f"strategy={name}",
+        title,
+        {"known_gamma": gamma, "known_lambda": lam, "mixed_random": ("all",)},
+    )
+
+
+ONE_FOR_ALL = of_strengths("exact-global", "one model for all", "inf", "inf")
+ONE_A_CLUSTER = of_strengths("exact-cluster", "one model a cluster", "inf", "0")
+ONE_A_USER = of_strengths("exact-local", "one model a user", "0", "0")
+INTERCEPTS = Neighbour(
+    "mixed-random=intercept", "random intercepts alone", {"mixed_random": ("intercept",)}
+)
+ONE_CENTRE = Neighbour(
+    "mixed-grouping=all", "one centre for all clusters", {"mixed_grouping": "all"}
+)
 
 
 def plain(value: float, digits: int) -> str:
@@ -55,7 +79,7 @@ def plain(value: float, digits: int) -> str:
 
 @dataclass(frozen=True)
 class Beside:
-    """A neighbour's loss less that of the mixed model: mean over users, and standard error."""
+    """A neighbour's loss less that of the mixed model: mean over records, and standard error."""
 
     neighbour: Neighbour
     loss: float
@@ -65,7 +89,7 @@ class Beside:
     @property
     def better(self) -> bool:
         """By more than its noise."""
-        return self.gap < -NOISE_ERRORS * self.error
+        return self.gap < -max(NOISE_ERRORS * self.error, RELEVANT * self.loss)
 
     @property
     def text(self) -> str:
@@ -94,15 +118,18 @@ class Neighbours:
         rows += [(one.neighbour.title, one.text) for one in self.beside]
         if self.best is not None:
             rows.append(("use", self.told))
-        return [Finding("beside its neighbours: mean loss on users' test samples", rows)]
+        return [Finding("beside its neighbours: mean loss of test records", rows)]
 
     @property
     def told(self) -> str:
         """The better neighbour in words; empty: none is."""
         if self.best is None:
             return ""
-        name, title = self.best.neighbour.strategy, self.best.neighbour.title
-        return f"strategy={name}: on these data {title} is better than personal models"
+        best = self.best
+        return (
+            f"{best.neighbour.name}: on these data {best.neighbour.title} is better, a loss of "
+            f"{best.loss:.4g} for {self.own:.4g} over the same test records"
+        )
 
 
 def compared(solution: MixedSolution, last: Replies | None) -> Script[Neighbours | None]:
@@ -116,17 +143,30 @@ def compared(solution: MixedSolution, last: Replies | None) -> Script[Neighbours
     if mine is None or not whole(mine, solution):
         mine = yield judging(solution)
     found = []
-    for neighbour in (
-        (ONE_FOR_ALL, ONE_A_CLUSTER, ONE_A_USER)
-        if len(solution.present.names) > 1
-        else (ONE_FOR_ALL, ONE_A_USER)
-    ):
+    for neighbour in around(solution):
         theirs = yield from judged(solution, neighbour)
-        own, other = of_both(mine, theirs)
+        own, other, records = of_both(mine, theirs)
         if len(own) < FEWEST_JUDGED:
             return None
-        found.append(beside(neighbour, own, other))
-    return Neighbours(float(mine.metrics["loss"][mine.metrics[EXAMPLES] > 0].mean()), found)
+        found.append(beside(neighbour, own, other, records))
+    some = mine.metrics[EXAMPLES] > 0
+    return Neighbours(
+        float(np.average(mine.metrics["loss"][some], weights=mine.metrics[EXAMPLES][some])), found
+    )
+
+
+def around(solution: MixedSolution) -> list[Neighbour]:
+    """Neighbours that differ from the mixed model, as far as they cost little."""
+    several, varies = len(solution.present.names) > 1, solution.varies
+    found = [ONE_FOR_ALL, *[ONE_A_CLUSTER] * several, ONE_A_USER]
+    sums = solution.state.sums
+    work = len(sums.users) * solution.size**2
+    if not (solution.exact and work <= MOST_SEARCHED and sums.are_of(solution.present)):
+        return found
+    slopes = solution.size > 1 if varies is None else bool(varies[-1]) and varies.sum() > 1
+    if solution.job.config.model.intercept and slopes:
+        found.append(INTERCEPTS)
+    return [*found, *[ONE_CENTRE] * several]
 
 
 def wanted(solution: MixedSolution) -> bool:
@@ -155,30 +195,39 @@ def judging(solution: MixedSolution) -> Series:
 
 def judged(solution: MixedSolution, neighbour: Neighbour) -> Script[Replies]:
     """A neighbour's loss at each user; what its exchanges cost is not the mixed model's."""
-    own = solution.job.beside("mixed-model", neighbour.strategy)
+    own = solution.job.beside("mixed-model", neighbour.name)
     own.traffic = Traffic()
-    keys = replace(solution.keys, known_gamma=neighbour.gamma, known_lambda=neighbour.lam)
-    keys = replace(keys, mixed_random="all")
+    keys = replace(solution.keys, mixed_intervals="never", **neighbour.keys)
+    if kinds := solution.state.estimates.covariance.kinds:  # of the users' shape, not a new choice
+        keys = replace(keys, mixed_variances=ONE if neighbour is INTERCEPTS else kinds[0])
     state: MixedModelState = type(solution.state).of_size(solution.size)
-    state.clusters = solution.state.clusters  # who is where is known, and stays as it is
+    clusters = solution.clusters
+    if neighbour is ONE_CENTRE:
+        clusters = KnownClusters(own, together=True)
+    else:
+        state.clusters = solution.state.clusters  # who is where is known, and stays as it is
     delivers = not solution.exact  # else models follow from the centres, whatever users keep
-    other = MixedSolution(own, solution.clusters, keys, state, delivers)
+    other = MixedSolution(own, clusters, keys, state, delivers)
+    where = {user: one.cluster for one in other.present.cohorts for user in one.users}
+    state.sums = solution.state.sums.moved(where)
     yield from other.solved(NEIGHBOUR_ROUNDS)
     return (yield judging(other))
 
 
-def of_both(mine: Replies, theirs: Replies) -> tuple[Floats, Floats]:
-    """The mean losses of users that are in both replies and have test samples."""
+def of_both(mine: Replies, theirs: Replies) -> tuple[Floats, Floats, Floats]:
+    """The mean losses of users that are in both replies, and how many test samples these are of."""
     place = np.arange(len(mine.users))
     if mine.users != theirs.users:
         places = {user: place for place, user in enumerate(theirs.users)}
         place = np.array([places.get(user, -1) for user in mine.users], np.int64)
     both = (place >= 0) & (mine.metrics[EXAMPLES] > 0)
-    return mine.metrics["loss"][both], theirs.metrics["loss"][place[both]]
+    own, other = mine.metrics["loss"][both], theirs.metrics["loss"][place[both]]
+    return own, other, mine.metrics[EXAMPLES][both].astype(np.float64)
 
 
-def beside(neighbour: Neighbour, own: Floats, other: Floats) -> Beside:
-    """The mean difference over users."""
-    gaps = other - own
-    error = float(gaps.std(ddof=1) / np.sqrt(len(gaps)))
-    return Beside(neighbour, float(other.mean()), float(gaps.mean()), error)
+def beside(neighbour: Neighbour, own: Floats, other: Floats, records: Floats) -> Beside:
+    """The mean difference over records, of each its own; those of a user are not independent."""
+    gaps, share, n = other - own, records / records.sum(), len(own)
+    gap = float(share @ gaps)
+    error = float(np.sqrt(n / (n - 1) * np.square(share * (gaps - gap)).sum()))
+    return Beside(neighbour, float(share @ other), gap, error)

@@ -24,13 +24,19 @@ from corsage.core.arrays import Arrays, Floats
 from corsage.core.counts import Number
 from corsage.core.errors import ConfigError
 from corsage.core.messages.replies import Replies
+from corsage.solvers.known_clusters.likelihood import noiseless
 from corsage.solvers.known_clusters.newton_rounds import EXACT, NEWTON, change
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree
-from corsage.solvers.known_clusters.variances.covariance_fit import CovarianceFit, again
-from corsage.solvers.known_clusters.variances.scoring import Fitted
+from corsage.solvers.known_clusters.variances.covariance_fit import (
+    CovarianceFit,
+    again,
+    level_name,
+)
+from corsage.solvers.known_clusters.variances.identified import NOWHERE, holding, untold
+from corsage.solvers.known_clusters.variances.scoring import BLIND, Fitted
 from corsage.solvers.known_clusters.variances.shape_choice import Judged, chosen
-from corsage.solvers.known_clusters.variances.shapes import ONE
+from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, ONE
 from corsage.solvers.known_clusters.variances.uncertainty import (
     LONG_WORK,
     Asked,
@@ -53,9 +59,12 @@ from corsage.strategies.known_clusters.covariance_table import (
     NOT_ASKED,
     NOT_CONVERGED,
     PROFILE,
+    RESTRICTED_PROFILE,
+    SOME_PAIRS,
     CovarianceTable,
     in_words,
 )
+from corsage.strategies.known_clusters.estimation import NOISELESS
 from corsage.strategies.known_clusters.kept_sums import KeptSums
 from corsage.strategies.known_clusters.paths import (
     check_paths,
@@ -123,6 +132,12 @@ class OwnSums:
         self.state.estimates.way = SUMMED if obstacle else USERS
         if obstacle and self.keys.mixed_variances not in (AUTO, SUMMED):
             raise ConfigError(f"mixed-variances={self.keys.mixed_variances}: {obstacle}.")
+        if obstacle and self.exact and self.some_columns:
+            named = ",".join(self.keys.mixed_random)
+            raise ConfigError(
+                f"mixed-random={named}: takes variances from each user's sums, or numbers for both "
+                f"strengths: {obstacle}."
+            )
         if obstacle and self.keys.mixed_variances == AUTO and self.wanted:
             self.job.note(f"one variance a level, for features as they are: {obstacle}")
 
@@ -130,6 +145,20 @@ class OwnSums:
     def wanted(self) -> bool:
         """True if both strengths are to be estimated."""
         return self.keys.known_gamma == self.keys.known_lambda == AUTO
+
+    @property
+    def some_columns(self) -> bool:
+        """True if not all coefficients differ, and others than the intercept alone do."""
+        return self.varies is not None and (self.varies.sum() != 1 or not self.varies[-1])
+
+    @property
+    def at_zero(self) -> bool:
+        """True if features are around their 0 and not their means, as those of R's models are.
+
+        It makes no difference to a full covariance, but where intercepts do not differ.
+        """
+        meet = self.varies is not None and not self.varies[-1]
+        return self.job.config.model.intercept and (meet or self.keys.mixed_variances == DIAGONAL)
 
     @property
     def on(self) -> bool:
@@ -216,8 +245,9 @@ class OwnSums:
             return []
         varies = np.ones(len(self.state.model)) if self.varies is None else self.varies
         table = CovarianceTable(
-            fit, units.names, units.matrix, units.label, density, varies, self.exact, self.flat
-        )
+            fit, units.names, units.matrix, units.label, density, varies, self.exact,
+            units.endless(self.state.endless, self.state.first),
+        )  # fmt: skip
         return [*table.findings(), *unit_models(self.state.above, units)]
 
     # The server's step.
@@ -229,20 +259,51 @@ class OwnSums:
         noise = None if self.exact else 1.0
         above = units_above(names) if self.keys.mixed_paths else []
         levels = tree_levels(users.cluster, names, above)
-        tree = Tree(parts, levels, users.counts, noise).thinned()
         varies = units.sound if self.varies is None else units.sound * self.varies
+        tree, held = self.told(Tree(parts, levels, users.counts, noise).thinned(), varies)
         found, tried = self.fitted(tree, users, varies, number)
         shares = explained(tree, found) if self.exact else self.latent(found)
         before = self.state.estimates.covariance
-        fit = CovarianceFit.of(found, units, names, shares)
+        fit = CovarianceFit.of(found, units, names, shares, float(parts.yy.sum()))
+        fit.held = held
         fit.held_out, fit.refused = before.held_out, before.refused
         if tried:
             fit.held_out = {in_words(one.shapes): one.total for one in tried if not one.refused}
             fit.refused = {in_words(one.shapes): one.refused for one in tried if one.refused}
         fit.gain = found.gain if self.exact else found.first
+        fit.flat = max(BLIND, found.rounding) if self.exact else self.flat
+        if self.exact and noiseless(
+            found.found.middle.square, float(parts.yy.sum()), users.total()[2]
+        ):
+            fit.fault = NOISELESS
+        if self.job.loss == "logistic":
+            self.state.look(users.total()[0], float(users.counts.sum()))
         fit.likely, fit.intervals = self.uncertain(tree, found, fit, varies)
         self.state.estimates.covariance = fit
         self.state.remember(found, units, names, above)
+
+    def told(self, tree: Tree, varies: Floats) -> tuple[Tree, dict[str, str]]:
+        """The tree without variances that its data do not tell, and why they do not.
+
+        That is seen while all users are at one model: records weigh differently where losses are no
+        squares, and that would tell nothing but their weights.
+        """
+        before, d = self.state.estimates.covariance, len(varies)
+        if not self.exact and len(before.varying) == len(tree.levels):
+            return holding(
+                tree, [np.isin(np.arange(d), own) for own in before.varying]
+            ), before.held
+        names = Units.of(self.job, d).names
+        intercept = self.job.config.model.intercept
+        found = untold(tree, np.flatnonzero(varies), names, intercept)
+        wanted = np.ones(d) if self.varies is None else self.varies
+        constant = dict.fromkeys(np.flatnonzero(wanted > varies).tolist(), NOWHERE)
+        held = {
+            f"{level_name(place)}: {names[c]}": why
+            for place, own in enumerate(found)
+            for c, why in {**constant, **own}.items()
+        }
+        return holding(tree, [~np.isin(np.arange(d), [*own]) for own in found]), held
 
     def uncertain(
         self, tree: Tree, found: Fitted, fit: CovarianceFit, varies: Floats
@@ -252,14 +313,18 @@ class OwnSums:
             return {}, APPROXIMATE
         if self.keys.mixed_intervals == "never":
             return {}, NOT_ASKED
-        if not found.converged:
+        if not fit.converged:
             return {}, NOT_CONVERGED
-        if self.keys.mixed_intervals == AUTO and work(tree, found) > LONG_WORK:
+        always = self.keys.mixed_intervals == "always"
+        if not always and work(tree, found, False) > LONG_WORK:
             return {}, LEFT_OUT
         units = Units.of(self.job, len(varies))
-        matrix, which = units.matrix @ fit.units.matrix, np.flatnonzero(varies).tolist()
-        asked = Asked(list(fit.levels), units.names, matrix, units.label, which)
-        return uncertain(tree, found, asked), PROFILE
+        matrix = units.matrix @ fit.units.matrix
+        pairs = always or work(tree, found, True) <= LONG_WORK
+        asked = Asked([*fit.levels], units.names, matrix, units.label, pairs)
+        likely, restricted = uncertain(tree, found, asked)
+        how = RESTRICTED_PROFILE if restricted else PROFILE
+        return likely, how if pairs else f"{how}; {SOME_PAIRS}"
 
     def latent(self, found: Fitted) -> list[float]:
         """Shares on the scale of scores, of random intercepts under the logistic loss."""
@@ -276,7 +341,8 @@ class OwnSums:
         square, slope, _ = users.total()
         slope = slope if self.exact else np.zeros(len(self.state.model))
         records, intercept = float(users.counts.sum()), self.job.config.model.intercept
-        return Standard.of(square, slope, records, intercept)
+        zero = Units.of(self.job, len(slope)).matrix[-1] if self.at_zero else None
+        return Standard.of(square, slope, records, intercept, zero)
 
     def fitted(
         self, tree: Tree, users: Users, varies: Floats, number: int
@@ -297,13 +363,13 @@ class OwnSums:
         state = self.state
         state.change, state.quadratics = change(moved), self.kind
         still = state.change < max(self.keys.mixed_tolerance, self.least) or self.exact
-        state.done = whole and still and self.settled
+        state.done = (whole and still and self.settled) or state.endless.size > 0
 
     @property
     def settled(self) -> bool:
         """True if the slope of the likelihood is 0, at the models that the users have."""
         fit, free = self.state.estimates.covariance, self.keys.mixed_variances == AUTO
-        return self.exact or (fit.gain < self.flat and bool(fit.held_out or not free))
+        return self.exact or (fit.converged and bool(fit.held_out or not free))
 
     @property
     def single(self) -> bool:

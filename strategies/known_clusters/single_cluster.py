@@ -30,7 +30,7 @@ from corsage.strategies.known_clusters.coins.conversation import (
 )
 from corsage.strategies.known_clusters.mixed_model import MixedModel
 from corsage.strategies.known_clusters.mixed_solution import MixedSolution
-from corsage.strategies.known_clusters.mixed_state import MixedModelKeys
+from corsage.strategies.known_clusters.mixed_state import ALL_COLUMNS, MixedModelKeys
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
@@ -80,7 +80,7 @@ class SingleCluster(MixedModel[SingleClusterKeys]):
                 f"single-cluster-lambda=cv: for the squared loss, not loss={self.job.loss}; "
                 "set a number, or auto."
             )
-        if self.keys.mixed_random != "all":
+        if self.keys.mixed_random != ALL_COLUMNS:
             raise ConfigError(
                 "single-cluster-lambda=cv: with mixed-random=all; set a number or auto."
             )

@@ -8,11 +8,20 @@ import numpy as np
 
 from corsage.core.arrays import Floats
 from corsage.core.configuration.data_keys import BY_USER
+from corsage.core.errors import ConfigError
+from corsage.core.keys import nearest
 from corsage.core.tables.preparation import Preparation
 from corsage.strategies.rounds.job import Job
 
 SUM_ROUNDING = 1e-6
 """The share of a sum that may be rounding."""
+
+GROWS = 0.1
+"""A coefficient that changes by a smaller share than the one that changes most does not grow."""
+ENDLESS = (
+    "there is no top: {} can tell the classes apart without error, and would grow without end; "
+    "leave such a column out, or join its level with another"
+)
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,18 @@ class Units:
         moved, size = np.abs(self.matrix @ directions), np.abs(self.matrix) @ np.abs(directions)
         return [bool(row.any()) for row in moved > SUM_ROUNDING * size]
 
+    def endless(self, directions: Floats, curvature: Floats) -> str:
+        """The coefficients that grow in directions (d, r), by the curvature, and what to do."""
+        if not directions.size:
+            return ""
+        back = np.linalg.inv(self.matrix)
+        sizes = np.sqrt(np.diag(back.T @ curvature @ back))[:, None]
+        shares = np.abs(self.matrix @ directions) * sizes
+        which = (shares > GROWS * shares.max(0)).any(1)
+        names = [name for name, grows in zip(self.names, which, strict=True) if grows]
+        slopes = [name for name in names if name != "intercept"]  # it grows with any of them
+        return ENDLESS.format(", ".join(slopes or names))
+
     def density(self, records: int) -> float:
         """The term that makes a restricted log likelihood that of the table as it is.
 
@@ -76,6 +97,38 @@ class Units:
         """
         volume = float(np.linalg.slogdet(self.matrix / self.label)[1])
         return volume - (records - len(self.names)) * float(np.log(self.label))
+
+
+def varying(job: Job, d: int, named: tuple[str, ...]) -> Floats | None:
+    """1 for each of d coefficients that `mixed-random` names, else 0 (d,); None: all differ.
+
+    A column of words has a coefficient a level.
+    """
+    if named == ("all",):
+        return None
+    places, intercept = places_by_column(job, d), job.config.model.intercept
+    if intercept:
+        places["intercept"] = [d - 1]
+    found = np.zeros(d)
+    for name in named:
+        if name not in places:
+            raise ConfigError(
+                f"mixed-random={name}: no column of that name.{nearest(name, places)}"
+            )
+        found[places[name]] = 1.0
+    return None if found.all() else found
+
+
+def places_by_column(job: Job, d: int) -> dict[str, list[int]]:
+    """The coefficients of each column, by its name; of inputs without columns x1, x2, ..."""
+    prepared, count = job.agreed.preparation, d - job.config.model.intercept
+    if prepared is None or len(prepared.features) != count:
+        return {f"x{number + 1}": [number] for number in range(count)}
+    places, first = dict[str, list[int]](), 0
+    for column in prepared.columns:
+        places[column.name] = list(range(first, first + len(column.features)))
+        first += len(column.features)
+    return places
 
 
 def outcome(loss: str, prepared: Preparation | None) -> str:

@@ -13,7 +13,6 @@ from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.counts import Number
 from corsage.core.keys import Keys
 from corsage.core.messages.replies import Replies
-from corsage.core.messages.schema import Schema
 from corsage.core.seeding import drawn_count, generator, some_of
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.loop import exchange_once
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
 
 EVALUATED_AT_ONCE = 20_000
 """Users that are evaluated in one exchange: what it takes in memory is of so many."""
+TUNED_ROWS = {"head": "ft", "all": "ft-all", "own": "own"}
+"""Ends of the names of rows, by what users have trained at the end."""
 K = TypeVar("K", bound=Keys)
 S = TypeVar("S")
 
@@ -56,6 +57,9 @@ class Algorithm(Generic[K, S]):
     own_steps: ClassVar[str] = ""  # why it has its own number of steps, whatever others do
     solves: ClassVar[bool] = False  # linear models are solved for, by all their parameters
     draws: ClassVar[bool] = True  # a round is of some of the users
+    tuned: ClassVar[
+        tuple[str, ...]
+    ] = ()  # parts that users train at the end, for rows of their own
     by_cohort: ClassVar[bool] = False  # nodes answer for cohorts: all of their users are evaluated
 
     config: Config
@@ -147,7 +151,7 @@ class Algorithm(Generic[K, S]):
         """
         job = self.job
         users = self.members.judged(options) if users is None else users
-        schema = Schema(numbers=(*job.reported, *self.numbers("evaluate")))
+        schema = job.judgement(options, self.numbers("evaluate"))
         return question_to(job, "evaluate", users, self.show(users, options), schema, options)
 
     def evaluations(
@@ -189,7 +193,8 @@ class Algorithm(Generic[K, S]):
 
     def extra_evaluations(self) -> dict[str, dict[str, Any]]:
         """Evaluations after the last round under other options, by the name of their result."""
-        return {}
+        parts = self.tuned if self.config.train.fine_tune_epochs else ()
+        return {f"{self.name}+{TUNED_ROWS[part]}": {"fine-tune": part} for part in parts}
 
     def note_trained(self, replies: Replies) -> None:
         """Remember whose model was trained in a round."""

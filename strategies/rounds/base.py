@@ -237,12 +237,13 @@ M = TypeVar("M", bound=ModelState)
 class GlobalModel(Strategy[K, M]):
     """The server holds the whole model w."""
 
+    tuned = ("head", "all")
+
     def initial(self, network: Network) -> M:
         """The first global model, w_0."""
         return cast(M, ModelState(network.initial))
 
     def extra_evaluations(self) -> dict[str, dict[str, Any]]:
-        """The global model with a head of one's own: the row NAME+ft."""
-        if self.config.train.fine_tune_epochs:
-            return {f"{self.name}+ft": {"fine-tune": True}}
-        return {}
+        """NAME+ft and NAME+ft-all, which are the same where the model is a head and no more."""
+        rows, whole = super().extra_evaluations(), f"{self.name}+ft-all"
+        return {n: of for n, of in rows.items() if n != whole or self.job.network.body.stop}

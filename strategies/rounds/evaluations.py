@@ -10,7 +10,8 @@ import numpy as np
 
 from corsage.core.configuration.config import Config
 from corsage.core.messages.replies import Replies, by_cause
-from corsage.core.messages.wire import DELIVER_OPTION, ROOM_OPTION, ROW_OPTION
+from corsage.core.messages.wire import DELIVER_OPTION, OUTCOMES, ROOM_OPTION, ROW_OPTION
+from corsage.core.registry import attachment
 from corsage.strategies.rounds.judged import judged, with_others
 from corsage.strategies.rounds.results import (
     LAST_ROUNDS,
@@ -56,10 +57,13 @@ def options_of(
     strategy: Strategy[Any, Any], row: str, deliver: bool, more: Options | None = None
 ) -> Options:
     """The options of an evaluation of a row; of the one that the table shows if it delivers."""
-    job, adapt = strategy.job, bool((more or {}).get("adapt"))
-    users = len(job.members.new_users if adapt else job.members.users)
+    job = strategy.job
+    users = job.members.judged(more or {})
     kept = bool(job.state_dir) or job.collects
-    rest = row_options(row, deliver, strategy.config, users if kept else 0)
+    rest = row_options(row, deliver, strategy.config, len(users) if kept else 0)
+    if deliver and (pairs := attachment("pairs")):
+        sizes = job.members.roster.samples("evaluate", users).values()
+        rest = {**rest, OUTCOMES: pairs.wanted(job.measure, sizes)}
     return {**strategy.evaluate_options, **(more or {}), **rest}
 
 

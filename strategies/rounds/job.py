@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
@@ -17,7 +18,8 @@ from corsage.core.counts import Number
 from corsage.core.errors import RoundFailed, StatesGone
 from corsage.core.measures import GRADIENT_STEPS, USUAL_MEASURES, Measure, chosen, reported
 from corsage.core.messages.replies import Replies, by_cause, name_users, reading_order
-from corsage.core.messages.wire import Task, encode_task
+from corsage.core.messages.schema import Schema
+from corsage.core.messages.wire import OUTCOMES, Task, encode_task
 from corsage.strategies.rounds.callbacks import Callback, Notes
 from corsage.strategies.rounds.ledger import Ledger
 from corsage.strategies.rounds.members import Members
@@ -190,10 +192,11 @@ class Job:
         words = ",".join(self.config.run.measures)
         return {} if words == USUAL_MEASURES else {"measures": words}
 
-    @property
-    def reported(self) -> tuple[Number, ...]:
-        """Numbers that each user reports of an evaluation, besides its number of samples."""
-        return reported(self.measures, self.agreed.num_classes)
+    def judgement(self, options: Mapping[str, Any], more: Iterable[Number] = ()) -> Schema:
+        """The reply to an evaluation: numbers of each user, and its sums if asked for."""
+        sums = {OUTCOMES: np.zeros(most, np.float32)} if (most := options.get(OUTCOMES)) else {}
+        usual = reported(self.measures, self.agreed.num_classes)
+        return Schema(sums, (*sums,), (*usual, *more))
 
     # What came back: versions of users' states, traffic, who was dropped.
 

@@ -32,13 +32,12 @@ class Scored:
     ----------
     score : over the users that it counts; None if there are none.
     pooled : of all their test samples together; None if sums over users do not say it.
-    per_user, errors : each user's value, and its standard error where one is known.
+    per_user : each user's value.
     """
 
     score: Spread | None
     pooled: float | None
     per_user: dict[str, float] = field(default_factory=dict)
-    errors: dict[str, float] = field(default_factory=dict)
 
     @property
     def users(self) -> int:
@@ -113,10 +112,9 @@ class Judged:
         finite = np.isfinite(values)
         if not finite.any():
             return Scored(None, None)
-        each = self._by_user(values, finite)
-        errors = measure.error(self.counts)
-        known = {} if errors is None else self._by_user(errors, finite & np.isfinite(errors))
-        return Scored(spread(values[finite]), measure.pooled(self.counts), each, known)
+        names = self.users if finite.all() else compress(self.users, finite.tolist())
+        each = dict(zip(names, values[finite].tolist(), strict=True))
+        return Scored(spread(values[finite]), measure.pooled(self.counts), each)
 
     def baseline(self) -> Baseline | None:
         """The score of one answer a user; None if a node did not say."""
@@ -134,10 +132,6 @@ class Judged:
         """Gradients that a user computed for this evaluation, on average."""
         steps = self.counts.get(ADAPTATION_STEPS.name)
         return 0.0 if steps is None else float(steps.mean())
-
-    def _by_user(self, values: Floats, there: Bools) -> dict[str, float]:
-        names = self.users if there.all() else compress(self.users, there.tolist())
-        return dict(zip(names, values[there].tolist(), strict=True))
 
 
 def judged(replies: Replies, measures: Sequence[Measure]) -> Judged:

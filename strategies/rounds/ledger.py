@@ -7,7 +7,7 @@ nothing: a copy is that of an array, and a million ids are written as one text.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSet
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSet, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,8 +62,8 @@ class Ledger(MutableMapping[str, int]):
     def __repr__(self) -> str:
         return repr(dict(self))
 
-    def put(self, users: Iterable[str], value: int) -> None:
-        """The same number for some users."""
+    def put(self, users: Iterable[str], value: int | Sequence[int]) -> None:
+        """The same number for some users, or of each its own."""
         places = [self._places.setdefault(user, len(self._places)) for user in users]
         if places and (most := max(places)) >= len(self._values):
             more = np.full(max(most + 1, 2 * len(self._values)) - len(self._values), ABSENT)

@@ -177,6 +177,12 @@ class Members:
             )
         return parts.sample
 
+    def few_rows(self, coefficients: int, how: str) -> list[tuple[str, str]]:
+        """The users with fewer training rows than coefficients, and the effect of that."""
+        few = sum(self.everybody[user].train < coefficients for user in self.users)
+        line = f"{few:,} of {len(self.users):,} users; {how}"
+        return [("fewer rows than coefficients", line)] if few else []
+
     def judged(self, options: Mapping[str, Any]) -> list[str]:
         """Users whom an evaluation is about: those that train, or those that come only after."""
         return self.new_users if options.get("adapt") else self.users

@@ -17,16 +17,23 @@ from corsage.core.counts import EXAMPLES
 from corsage.core.distribution import Spread, spread, worst_share
 from corsage.core.measures import MEASURES
 from corsage.core.messages.replies import Replies
+from corsage.core.messages.wire import OUTCOMES
+from corsage.core.registry import attached
 from corsage.core.seeding import drawn_count
 from corsage.strategies.rounds.judged import Baseline, Judged, Scored, judged
+from corsage.strategies.rounds.opening.first_data import mark_of
 from corsage.strategies.rounds.state import Progress, Traffic
 
 if TYPE_CHECKING:
-    from corsage.core.hurt import Hurt
+    from corsage.core.pairs.hurt import Hurt
     from corsage.strategies.rounds.base import Strategy
-    from corsage.strategies.rounds.job import Job
 
 LAST_ROUNDS = 10  # the paper reports the mean accuracy of the last ten rounds
+WHERE_KNOWN = (
+    *("clusters", "known_clusters", "train_sizes", "estimates", "chosen", "untrained", "outcomes"),
+    "data",
+)
+"""Fields of a summary that files have if there is anything in them."""
 Json = dict[str, Any]
 """What is written to a file."""
 
@@ -68,6 +75,7 @@ class Summary:
     traffic : what was exchanged.
     seconds : from the strategy's start until the row was there; what rows share is in each.
     never_drawn : users whose training was never merged.
+    untrained : those of them whose own part of the model is what all begin with.
     dropped : how often each user's reply was not usable.
     per_user : each user's measure.
     curve : (round, mean over users) of every evaluation.
@@ -85,6 +93,8 @@ class Summary:
     train_sizes : each user's training samples.
     estimates : of a linear model: coefficients, variances, users (docs/statistics.md).
     chosen : what keys that nobody set came to, where that is not the usual.
+    data : the mark of the users' data, by which they are known again.
+    outcomes : sums of users' test samples, by which rows are compared pair by pair (core/pairs.py).
     """
 
     strategy: str
@@ -114,6 +124,9 @@ class Summary:
     train_sizes: dict[str, int] = field(default_factory=dict)
     estimates: Json | None = None
     chosen: list[str] = field(default_factory=list)
+    data: str = ""
+    untrained: list[str] = field(default_factory=list)
+    outcomes: Json = field(default_factory=dict)
 
     def json(self) -> Json:
         """As the summary's file has it."""
@@ -138,15 +151,12 @@ class Summary:
             "curve": [list(point) for point in self.curve],
             "measures": {name: scored.json() for name, scored in self.measures.items()},
             "per_user_measures": {name: one.per_user for name, one in self.measures.items()},
-            "per_user_errors": {n: one.errors for n, one in self.measures.items() if one.errors},
             "test_sizes": self.test_sizes,
             "untested": self.untested,
             "baseline": asdict(self.baseline) if self.baseline else None,
             "gradient_steps": self.gradient_steps,
         }
-        for what in ("clusters", "known_clusters", "train_sizes", "estimates", "chosen"):
-            if values := getattr(self, what):
-                plain[what] = values
+        plain |= {what: values for what in WHERE_KNOWN if (values := getattr(self, what))}
         if self.hurt:
             plain["hurt"] = {kind: hurt.json() for kind, hurt in self.hurt.items()}
         if self.findings:
@@ -215,10 +225,12 @@ def summarised(
     measure, values, users = result.own, result.first, result.users
     tail = [value for r, value in progress.curve if r > progress.round - last] if last else []
     everyone, members = evaluation.users, strategy.members.everybody
-    nodes = strategy.members.set_aside()
-    aside = [Finding("Set aside", nodes)] if nodes else []
+    aside = [Finding("Set aside", n)] if (n := strategy.members.set_aside()) else []
     clusters = strategy.user_clusters(name)
     measures = {one.name: result.scored(one) for one in result.measures}
+    never = [user for user in users if user not in progress.trained]
+    sums = evaluation.rows.get(OUTCOMES)
+    own = evaluation.users, list(measures[measure.name].per_user), sums, strategy.members.at_home
     hosted = {user: member for user in everyone if (member := members.get(user)) is not None}
     return Summary(
         strategy=name,
@@ -230,7 +242,9 @@ def summarised(
         loss=spread(result.loss),
         worst10=worst_share(values, 0.1, measure),
         traffic=Traffic(**asdict(strategy.job.traffic)),
-        never_drawn=sum(user not in progress.trained for user in users),
+        never_drawn=len(never),
+        untrained=never if name == strategy.name and "own" in strategy.tuned else [],
+        outcomes={} if sums is None else attached("pairs").packed(measure, *own),
         dropped=dict(progress.dropped),
         per_user=measures[measure.name].per_user,
         curve=list(progress.curve) if last else [],
@@ -245,6 +259,7 @@ def summarised(
         known_clusters={user: c for user, member in hosted.items() if (c := member.cluster)},
         train_sizes={user: member.train for user, member in hosted.items()},
         chosen=chosen(strategy),
+        data=mark_of(strategy.job, everyone),
         seconds=round(strategy.clock.row(name, further=not last), 3),  # last: with all of the above
     )
 
@@ -278,15 +293,6 @@ def steps_taken(strategy: Strategy[Any, Any], evaluation: Judged) -> float | Non
         return evaluation.adaptation or None
     new = not set(users).intersection(evaluation.users)
     return evaluation.adaptation + (0.0 if new else done / max(len(users), 1))
-
-
-def few_rows(job: Job, coefficients: int, how: str) -> list[tuple[str, str]]:
-    """The number of users with fewer training rows than coefficients, and the effect of that."""
-    members, users = job.members.everybody, job.members.users
-    few = sum(members[user].train < coefficients for user in users)
-    if not few:
-        return []
-    return [("fewer rows than coefficients", f"{few:,} of {len(users):,} users; {how}")]
 
 
 def weighted_metrics(replies: Replies) -> MetricRecord:

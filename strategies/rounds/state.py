@@ -80,12 +80,14 @@ class Built:
     shape, num_classes : of a sample; () before anything is built. No classes: labels are numbers.
     preparation : what was agreed on for the columns of tables, as JSON.
     training_path : how nodes train the model, by its name in `core/paths`; empty: not chosen yet.
+    data : a mark of each user's samples, by which they are known again.
     """
 
     shape: tuple[int, ...] = ()
     num_classes: int = 0
     preparation: str = ""
     training_path: str = ""
+    data: Ledger = field(default_factory=Ledger)
 
 
 @dataclass

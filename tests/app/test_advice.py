@@ -81,15 +81,15 @@ def test_a_narrow_table_names_its_strategies_and_shows_whole_numbers() -> None:
 
 
 def test_words_that_were_standardised_say_how_to_keep_them() -> None:
-    """Whole numbers are columns of a table unless somebody says that they are words."""
+    """Where a model takes some of its inputs for words, all are columns of a table."""
 
     class Words(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.table, self.layer = torch.nn.Embedding(9, 4), torch.nn.Linear(4, 2)
+            self.table, self.layer = torch.nn.Embedding(9, 4), torch.nn.Linear(8, 2)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.layer(self.table(x.long()).mean(1))
+            return self.layer(torch.cat([self.table(x[:, :1].long()).mean(1), x[:, 1:]], 1))
 
     rng = np.random.default_rng(0)
     users = [(rng.integers(0, 9, (20, 5)), rng.integers(0, 2, 20)) for _ in range(2)]

@@ -59,7 +59,8 @@ def test_a_comparison_leaves_a_table_and_a_run_folder(
     folder = here / out.split("Run folder: ")[1].strip()
     summary = json.loads((here / "out.json").read_text())
     assert summary == json.loads((folder / "summary.json").read_text())
-    assert [r["strategy"] for r in summary["results"]] == ["fedrep", "fedavg", "fedavg+ft", "local"]
+    rows = ["fedrep", "fedrep+own", "fedavg", "fedavg+ft", "fedavg+ft-all", "local"]
+    assert [r["strategy"] for r in summary["results"]] == rows
     assert summary["config"] == {**Config.parse().flat(), **summary["config"]}
     for result in summary["results"]:
         assert {"mean", "std", "min", "q10", "q25", "median", "q75", "max"} == set(

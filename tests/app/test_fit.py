@@ -48,7 +48,7 @@ def test_clusters_that_are_known_are_used() -> None:
 def test_two_classes_are_logistic_and_more_are_a_networks() -> None:
     assert next(iter(given((NUMBERS > 0).astype(int)))) == "mixed-model"
     more = given(np.digitize(NUMBERS, [-1, 1]))
-    assert list(more) == ["fedrep", "fedavg", "fedavg+ft", "local"]
+    assert list(more) == ["fedrep", "fedrep+own", "fedavg", "fedavg+ft", "fedavg+ft-all", "local"]
     assert more["fedrep"].never_drawn == 0  # few users take part in every round
 
 

@@ -174,8 +174,8 @@ def test_a_word_that_only_the_user_has_and_other_files(
     path = tmp_path / "run" / "table.csv"
     path.write_text(path.read_text().replace("u3,b", "u33,b"))
     before = files(folder.parent)
-    assert run(["forget", str(folder), f"user={GONE}"]) == 1
-    assert "the data are not those that the run was made of" in capsys.readouterr().err
+    assert run(["forget", str(folder), f"user={GONE}"]) == 2
+    assert "the data are not those that the run began with: " in capsys.readouterr().err
     assert files(folder.parent) == before
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,16 @@ import corsage
 from corsage.app.engines import simulate
 from corsage.app.inference.export import content
 from corsage.app.results.row import NoModel
+from corsage.app.results.user_model import UserModel
 from corsage.app.run.resuming import read_config
+from corsage.clients.base import Models
+from corsage.clients.fedavg import FedAvgClient
 from corsage.core.configuration.config import Config
-from corsage.core.errors import CorsageError
+from corsage.core.errors import ConfigError, CorsageError
+from corsage.core.keys import NoKeys
 from corsage.core.registry import ALGORITHMS
+from corsage.networks.batches import Examples
+from tests.support import two_models
 from tests.support.federations import settings
 
 TABLES = ("users", "clusters", "coefficients")
@@ -38,14 +45,9 @@ def test_a_run_without_a_folder_has_its_models_too() -> None:
     """In memory: rows of several strategies, and of one that is run twice."""
     keys = {"num_users": 6, "num_rounds": 2, "num_nodes": 3, "new_users": 0.3, "hidden": "8"}
     found = corsage.simulate(["fedrep,fedavg", "fedrep"], progress=False, **keys)
-    assert list(found) == [
-        *SIX[:2],
-        "fedavg",
-        "fedavg+ft",
-        "fedavg+new",
-        "fedrep#2",
-        "fedrep#2+new",
-    ]
+    own, ends = ("fedrep", "fedrep+own", "fedrep+new"), ("", "+ft", "+ft-all", "+new")
+    again = [name.replace("fedrep", "fedrep#2") for name in own]
+    assert list(found) == [*own, *(f"fedavg{end}" for end in ends), *again]
     for row in found:
         assert found[row].evaluate() == found[row].per_user
     head = found["fedrep"].user(found["fedrep"].users[0]).state_dict()["head.bias"]
@@ -175,11 +177,12 @@ def test_models_that_are_not_kept_are_said_to_be(
 
 def test_unknown_rows_and_users_are_told_who_there_is() -> None:
     found = corsage.simulate("fedavg", num_users=3, num_rounds=1, progress=False)
-    with pytest.raises(KeyError, match=r"^fedrep: no such row. There are: fedavg, fedavg\+ft\.$"):
+    there = r"There are: fedavg, fedavg\+ft, fedavg\+ft-all\.$"
+    with pytest.raises(KeyError, match=rf"^fedrep: no such row. {there}"):
         found["fedrep"]
     with pytest.raises(KeyError, match=r"user 9: has no model in fedavg. There are 3: 0, 1, 2\.$"):
         found["fedavg"].user(9)
-    assert len(found.table) == 2 and "fedavg" in repr(found)
+    assert len(found.table) == 3 and "fedavg" in repr(found)
 
 
 @pytest.mark.parametrize("scale", ["federated", "user", "none"])
@@ -224,3 +227,60 @@ def test_a_module_of_its_own_keeps_its_ties_and_what_no_state_dict_has() -> None
     assert module.b.weight is module.a.weight and module.seen > 0
     Tied().load_state_dict(model.state_dict(), strict=True)
     assert content(model, "safetensors") and content(model, "torch")
+
+
+@pytest.mark.parametrize("row", ["two-models", "two-models+sum"])
+def test_a_mixture_of_one_s_own_is_one_model_everywhere(
+    row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scored, stored, loaded, exported and resumed as one thing, by two files and a line."""
+    two_models.register(monkeypatch)
+    config = settings("two-models", strategy="two-models", run_dir=str(tmp_path), num_rounds=2)
+    folder = simulate(config)
+    run = corsage.load(folder)
+    assert run[row].evaluate() == run[row].per_user
+    model, x = run[row].user("3"), run[row]._data()["3"].x_test
+    each = [state_of(model, k) for k in range(2)]
+    p = [torch.softmax(of_mlp(one, model.tensor(x)), 1) for one in each]
+    weights = model.state_dict()["weights"]
+    if row == "two-models":
+        mixed = weights[0] * p[0] + weights[1] * p[1]
+        assert weights.tolist() == pytest.approx([5 / 6, 1 / 6])
+    else:
+        mixed = torch.softmax(sum(of_mlp(one, model.tensor(x)) for one in each), 1)
+    raw = (x - model.head.shift) * model.head.scale
+    assert np.allclose(torch.softmax(model.of_arrays(x), 1), mixed, atol=1e-6)
+    assert torch.equal(model.module()(torch.from_numpy(raw).float()), model.of_arrays(x))
+    twin = run[row].user("4").module()
+    twin.load_state_dict(torch.load(io.BytesIO(content(model, "torch")), weights_only=True))
+    assert torch.equal(twin(model.tensor(x)), model.of_arrays(x))
+    runtime = pytest.importorskip("onnxruntime")
+    graph = runtime.InferenceSession(content(model, "onnx"))
+    (found,) = graph.run(None, {"samples": x.astype(np.float32)})
+    assert np.allclose(found, model.of_arrays(x), atol=1e-5)
+    path = folder / "two-models" / "models" / f"{row}.safetensors"
+    before = path.read_bytes()
+    path.unlink()
+    simulate(Config.parse({**read_config(folder)["config"], "resume": str(folder)}))
+    assert path.read_bytes() == before
+
+
+def state_of(model: UserModel, k: int) -> dict[str, Tensor]:
+    """One of a mixture's models by its parameters' names."""
+    named = model.state_dict().items()
+    prefix = f"models.{k}."
+    return {n.removeprefix(prefix): t for n, t in named if n.startswith(prefix)}
+
+
+def of_mlp(state: dict[str, Tensor], x: Tensor) -> Tensor:
+    """The outputs of an MLP of one hidden layer."""
+    h = torch.relu(x.flatten(1) @ state["fc1.weight"].T + state["fc1.bias"])
+    return h @ state["head.weight"].T + state["head.bias"]
+
+
+def test_a_score_of_another_prediction_than_the_models_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"Own\.outputs: users are scored by what `models`"):
+
+        class Own(FedAvgClient[NoKeys]):
+            def outputs(self, models: Models, data: Examples) -> Tensor:
+                return super().outputs(models, data) * 2

@@ -12,16 +12,18 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from corsage.app.command import run
 from corsage.app.run.checkpoint import found
+from corsage.app.run.loaded import load
 from corsage.app.run.run_folder import RunFolder
 from corsage.benchmarks.chaos.damage import damage
 from corsage.core.configuration.config import Config
-from corsage.core.errors import CheckpointError, RoundFailed
+from corsage.core.errors import CheckpointError, DataError, RoundFailed
 from corsage.strategies.fedavg import FedAvg
 from tests.support.killing import SCRIPT
 
@@ -175,19 +177,53 @@ def own(result: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in result.items() if name != "hurt"}
 
 
+def trained(folder: Path) -> list[str]:
+    """The strategies of a run, in the order of its rows."""
+    return list(dict.fromkeys(r["strategy"].partition("+")[0] for r in numbers(folder)))
+
+
 def test_other_strategies_may_be_asked_of_the_same_folder(whole: Path, tmp_path: Path) -> None:
     """With keys of their own; those of what has begun stay, and so do its files."""
     folder = tmp_path / "copy"
     shutil.copytree(whole, folder)
     words = ["--resume", str(folder)]
     assert run([*words, "strategy=fedrep,ditto", "ditto-lambda=0.5"], "") == 0
-    assert [r["strategy"] for r in numbers(folder)] == ["fedrep", "ditto"]
+    assert trained(folder) == ["fedrep", "ditto"]
     assert run([*words, "strategy=ditto,fedavg,fedrep"], "") == 0
-    assert [r["strategy"] for r in numbers(folder)] == ["ditto", "fedavg", "fedavg+ft", "fedrep"]
-    assert own(numbers(folder)[3]) == own(numbers(whole)[0])
+    assert trained(folder) == ["ditto", "fedavg", "fedrep"]
+    assert own(numbers(folder)[5]) == own(numbers(whole)[0])
     alone = tmp_path / "alone"
     assert run([*QUICK, "strategy=ditto", "ditto-lambda=0.5", f"run-dir={alone}"], "") == 0
     assert own(numbers(only(alone))[0]) == own(numbers(folder)[0])
+
+
+def test_on_other_data_nothing_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the same size and time; a line names whose they are. Untouched, it goes on."""
+    rng = np.random.default_rng(0)
+    lines = [f"u{i % 4},{x:.6f},{int(x > 0)}" for i, x in enumerate(rng.normal(size=80))]
+    path, runs = tmp_path / "data.csv", tmp_path / "runs"
+    path.write_text("\n".join(["user,x,label", *lines]))
+    own = ["dataset=csv", f"data-file={path}", "model=linear", "num-rounds=2", "num-users=0"]
+    assert run([*own, "strategy=fedavg,local", f"run-dir={runs}"], "") == 0
+    folder = only(runs)
+    was, raw = path.stat(), path.read_text()
+    one = load(folder)["fedavg"]
+    assert one.evaluate() == pytest.approx(one.per_user) and len(one.data) == 32
+    digit = str(9 - int(lines[-1][-3]))
+    path.write_text(raw.replace(lines[-1], lines[-1][:-3] + digit + lines[-1][-2:]))
+    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+    assert path.stat().st_size == was.st_size
+    with pytest.raises(DataError, match="the data are not those that the run was made of"):
+        load(folder)["fedavg"].evaluate()
+    (folder / "local" / "result.json").unlink()
+    for words in ([], ["strategy=fedavg,ditto"], ["num-rounds=3"]):
+        capsys.readouterr()
+        assert run(["--resume", str(folder), *words], "") == 2
+        assert "data are not those that the run began with: user u3 is changed" in line_of(capsys)
+    path.write_text(raw)
+    assert run(["--resume", str(folder), "strategy=fedavg,local,ditto"], "") == 0
+    marks = {row.data for row in load(folder).rows.values()}
+    assert marks == {one.data}
 
 
 def test_keys_of_what_has_begun_may_not_change(
@@ -228,7 +264,7 @@ def test_one_failing_strategy_does_not_lose_the_comparison(
     summary = json.loads((tmp_path / "out.json").read_text())
     assert str(error) in summary["failed"]["fedavg"]
     assert str(error) in (folder / "report.html").read_text()
-    known = [own(r) for r in numbers(whole) if r["strategy"] == "fedrep"]
+    known = [own(r) for r in numbers(whole) if r["strategy"].startswith("fedrep")]
     assert [own(r) for r in numbers(folder)] == known
     monkeypatch.setattr(FedAvg, "choose", original)
     assert run(["--resume", str(folder)], "") == 0

@@ -97,17 +97,24 @@ def test_the_weights_of_a_module_are_where_all_begin() -> None:
 def test_every_users_model_is_at_hand(model: Any) -> None:
     """And predicts what the table says, to the last digit."""
     found = simulate("fedrep,fedavg", USERS, model=model, **QUICK)
-    assert list(found) == ["fedrep", "fedavg", "fedavg+ft"]
+    assert list(found) == ["fedrep", "fedrep+own", "fedavg", "fedavg+ft", "fedavg+ft-all"]
     gc.collect()
     for row in found.rows.values():
         assert row.evaluate() == row.per_user
         assert row.user("2").predict(USERS[2][0]).shape == (20,)
-    assert found["fedrep"].loss.mean > 0 and len(found.table) == 3
+    assert found["fedrep"].loss.mean > 0 and len(found.table) == 5
 
 
 def test_two_strategies_of_one_name_have_models_of_their_own() -> None:
     both = simulate(["fedavg", "fedavg"], USERS, **QUICK)
-    assert list(both) == ["fedavg", "fedavg+ft", "fedavg#2", "fedavg#2+ft"]
+    assert list(both) == [
+        "fedavg",
+        "fedavg+ft",
+        "fedavg+ft-all",
+        "fedavg#2",
+        "fedavg#2+ft",
+        "fedavg#2+ft-all",
+    ]
     assert both["fedavg#2+ft"].evaluate() == both["fedavg+ft"].per_user
 
 

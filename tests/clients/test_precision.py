@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from corsage import simulate
+from corsage import load, simulate
+from corsage.app.command import run as command
+from corsage.core.configuration.config import Config
+from corsage.datasets.dealing.federated import simulated
 from tests.support.federations import federate
 
 TIES = {"known_gamma": 0, "known_lambda": 0, "known_missing": "all"}
@@ -54,3 +57,34 @@ def test_torch_models_stay_single() -> None:
     """By design: so are their parameters."""
     strategy, _, _ = federate("fedavg")
     assert all(array.dtype == np.float32 for array in strategy.shared().values())
+
+
+@pytest.mark.parametrize("file", ["csv", "npz"])
+def test_inputs_beside_classes_too(file: str, tmp_path: Path) -> None:
+    """The minimiser of a logistic loss is Newton's own on the very same numbers."""
+    rng = np.random.default_rng(0)
+    x, users = rng.normal(size=(150, 2)), np.repeat(["a", "b", "c"], 50)
+    y = (x @ [1.0, -2.0] + rng.logistic(size=150) > 0).astype(int)
+    path = tmp_path / f"table.{file}"
+    if file == "npz":
+        np.savez(path, x=x, label=y, user=users)
+    else:
+        rows = zip(x.tolist(), users, y, strict=True)
+        lines = (f"{a!r},{b!r},{user},{label}\n" for (a, b), user, label in rows)
+        path.write_text("x0,x1,user,label\n" + "".join(lines))
+    words = [
+        "strategy=exact-local", "num-rounds=40", f"dataset={file}", f"data-file={path}",
+        "partition=natural", "num-users=0", "model=linear", "loss=logistic", "ridge=0.1",
+        "scale=none", "mixed-tolerance=1e-12", "mixed-intervals=never", "known-missing=all",
+        f"cache-dir={tmp_path}/cache", f"run-dir={tmp_path}/runs",
+    ]  # fmt: skip
+    assert command(words) == 0
+    run = load(next((tmp_path / "runs").iterdir()))
+    keys = Config.parse(run.config)
+    data = simulated(keys.data, keys.federation.num_users, keys.run.seed)
+    for user in "abc":
+        own, theta = data[user], run["exact-local"].user(user).coefficients
+        w, b = np.array([theta["x0"], theta["x1"]]), theta["intercept"]
+        residual = 1 / (1 + np.exp(-own.x_train @ w - b)) - own.y_train
+        slope = residual @ own.x_train + 0.1 * w
+        assert np.abs(slope).max() < 1e-9 and abs(residual.sum()) < 1e-9

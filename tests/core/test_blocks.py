@@ -1,38 +1,39 @@
-"""Sums and checks piece by piece are those of whole arrays."""
+"""Sums over users are exact, and checks piece by piece are those of whole arrays."""
 
 from __future__ import annotations
+
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from corsage.core import finite_pieces as blocks
+from corsage.core.finite_pieces import add_weighted, mean_of
 from corsage.core.messages.encoding import LARGE_ARRAY, as_sent, decode, encode
 
 LONG = 2 * blocks.PIECE_NUMBERS + 5
 
 
-@pytest.mark.parametrize("size", [7, blocks.PIECE_NUMBERS, LONG])
-@pytest.mark.parametrize("users", [1, 3])
-def test_weighted_sums_are_einsums(size: int, users: int) -> None:
+@pytest.mark.parametrize("size", [1, 7, LONG])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_sums_are_exact_in_whatever_parts_and_order(size: int, kind: type) -> None:
+    """They are those of fractions; users' values differ by factors of thousands."""
     rng = np.random.default_rng(size)
-    rows = rng.normal(size=(users, size)).astype(np.float32)
-    weights = rng.random(users)
-    wanted = np.einsum("u,u...->...", weights, rows, dtype=np.float64, casting="same_kind")
-    total = blocks.add_weighted(None, rows, weights)
-    np.testing.assert_array_equal(total, wanted)
-    again = blocks.add_weighted(total, rows, weights)
-    np.testing.assert_array_equal(again, wanted + wanted)
-
-
-def test_means_are_those_of_whole_arrays() -> None:
-    rng = np.random.default_rng(0)
-    arrays = [rng.normal(size=(LONG,)) for _ in range(3)]
-    parts = list(zip([0.3, 2.0, 5.5], arrays, strict=True))
-    sums = np.zeros(LONG)
-    for weight, array in parts:
-        sums += weight * array
-    wanted = (sums / (0.3 + 2.0 + 5.5)).astype(np.float32)
-    np.testing.assert_array_equal(blocks.mean_of(parts, np.empty(0, np.float32)), wanted)
+    rows = (rng.normal(size=(9, size)) * 10.0 ** rng.integers(-4, 4, (9, 1))).astype(kind)
+    weights = rng.integers(1, 10**6, 9).astype(float)
+    whole = add_weighted(None, rows, weights)
+    for place in (0, size - 1):
+        each = (Fraction(w * float(v)) for w, v in zip(weights, rows[:, place], strict=True))
+        assert sum(each) == sum(map(Fraction, whole[:, place].tolist()))
+    order = rng.permutation(9)
+    parts = None
+    for some in (order[:1], order[1:5], order[5:]):
+        parts = add_weighted(parts, rows[some], weights[some])
+    np.testing.assert_array_equal(parts, whole)
+    alone = [(weights[u], rows[u : u + 1]) for u in order[:4]]
+    rest = (1.0, add_weighted(None, rows[order[4:]], weights[order[4:]]))
+    wanted = (whole[0] / weights.sum()).astype(kind)
+    np.testing.assert_array_equal(mean_of([*alone, rest], weights.sum(), np.dtype(kind)), wanted)
 
 
 @pytest.mark.parametrize("where", [0, blocks.PIECE_NUMBERS, LONG - 1])

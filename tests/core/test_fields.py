@@ -42,7 +42,7 @@ from tests.support.federations import settings
 
 FACTS = TableFacts((ColumnFacts("a", moments=Moments(2, 1.0, 1.0)),), ColumnFacts("label"))
 INTRODUCTION = Introduction(
-    {"ann": Counts(3, 2, "c"), "bob": Counts(4, 0)}, (1,), 0, FACTS, "proof", "0af", 7
+    {"ann": Counts(3, 2, "c"), "bob": Counts(4, 0)}, (1,), 0, FACTS, "proof", "0af", 7, [5, 6]
 )
 MESSAGES = [
     (Settings, "settings", told()),

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import t
 
 from corsage.app.output.notes import notes, percent
-from corsage.core.hurt import Hurt, Row, hurt, hurts
-from corsage.core.measures import ACCURACY, RMSE
+from corsage.clients.parts.outcomes import sums
+from corsage.core.arrays import Array, Floats
+from corsage.core.configuration.key_groups import ModelKeys
+from corsage.core.measures import ACCURACY, MEASURES, RMSE, Measure
+from corsage.core.messages.replies import Replies
+from corsage.core.pairs.hurt import Hurt, Row, hurt, hurts, noises
+from corsage.core.pairs.noise import NORMAL_QUANTILE, sums_of
+from corsage.core.pairs.sums import packed, wanted
+from corsage.networks.batches import Examples
+from corsage.networks.criterion import CROSS_ENTROPY, criterion_of
+from corsage.networks.user_scores import score
+from corsage.strategies.rounds.judged import judged
 from tests.support.federations import federate
 
 values = st.dictionaries(st.sampled_from("abcdef"), st.floats(0, 1), min_size=1)
@@ -88,22 +101,6 @@ def test_nobody_is_hurt_both_ways(own: dict[str, float], other: dict[str, float]
     assert one.share + two.share <= 1 + 1e-12
 
 
-@pytest.mark.parametrize(("n", "hurt_surely"), [(1, False), (5, False), (50, True)])
-def test_few_test_samples_are_no_proof(n: int, hurt_surely: bool) -> None:
-    """From 90% to 60% (of one: from right to wrong) may be chance, or not."""
-    rows = {}
-    for name, share in {"fedrep": 0.6, "local": 0.9}.items():
-        counts = {"correct": np.array([round(share * n - 0.1)]), "num-examples": np.array([n])}
-        error = ACCURACY.error({k: v.astype(float) for k, v in counts.items()})
-        assert error is not None and math.isfinite(error[0])
-        value = {"a": float(counts["correct"][0] / n)}
-        rows[name] = Row(name, ACCURACY, value, {"a": float(error[0])})
-    found = hurt(rows["fedrep"], rows)["alone"]
-    assert found.users == ["a"] * (rows["fedrep"].values != rows["local"].values)
-    assert found.beyond_noise == ["a"] * hurt_surely
-    assert found.share_beyond_noise == float(hurt_surely)
-
-
 def test_a_table_says_how_many_are_hurt() -> None:
     keys: dict[str, Any] = {"num_users": 8, "num_rounds": 2, "fraction_train": 1.0}
     rows = [s.json() for name in ("fedavg", "local") for s in federate(name, **keys)[1].summaries]
@@ -132,3 +129,115 @@ def test_older_results_have_no_errors_and_none_are_made_up() -> None:
 )
 def test_shares_in_few_characters(share: float, text: str) -> None:
     assert percent(share) == text
+
+
+def judged_row(
+    name: str, measure: Measure, outputs: Floats, y: Array, home: bool = True
+) -> dict[str, Any]:
+    """A result as files have it, of users' outputs (users, samples, outputs) for their labels."""
+    users, n = [str(i) for i in range(len(y))], np.full(len(y), y.shape[1])
+    data = Examples(torch.zeros(y.size, 1), torch.from_numpy(y.reshape(-1)), n)
+    flat = torch.from_numpy(outputs.reshape(y.size, -1))
+    criterion = CROSS_ENTROPY if measure.classes else criterion_of(ModelKeys(loss="squared"), 0)
+    counts = score(criterion, flat, data, [measure]).counts | {"num-examples": n.astype(float)}
+    network = SimpleNamespace(criterion=criterion)
+    client: Any = SimpleNamespace(measures=(measure,), network=network, at_home=home)
+    own = sums(client, flat, data, wanted(measure, n.tolist()))
+    replies = Replies(users=users, metrics=counts, rows={"outcomes": own})
+    found = judged(replies, [measure]).scored(measure)
+    return {
+        "strategy": name,
+        "measure": measure.name,
+        "per_user": found.per_user,
+        "test_sizes": dict.fromkeys(users, y.shape[1]),
+        "outcomes": packed(measure, users, users, own, home),
+    }
+
+
+def answers(right: Array) -> Floats:
+    """Outputs of two classes that are right for labels 0 where they should be."""
+    return np.stack([right, 1 - right], axis=-1).astype(np.float32)
+
+
+def two_rows(of: tuple[float, float], alike: float) -> list[dict[str, Any]]:
+    """fedrep and local on 100 samples of 1,000 users, of which a share has the same answer."""
+    rng, shape = np.random.default_rng(0), (1000, 100)
+    same, common = rng.random(shape) < alike, rng.random(shape) < 0.8
+    y = np.zeros(shape, np.int64)
+    rights = [np.where(same, common, rng.random(shape) < share) for share in of]
+    rows = zip(("fedrep", "local"), rights, strict=True)
+    return [judged_row(name, ACCURACY, answers(right), y) for name, right in rows]
+
+
+def test_a_difference_on_the_same_samples_is_seen_in_half_the_users_not_in_a_fifth() -> None:
+    """Answers agree on more than half of the samples; the rest are 87% and 73% right."""
+    rows = two_rows((0.73, 0.87), alike=0.56)
+    found = hurts(rows)["fedrep"]["alone"]
+    assert len(found.beyond_noise or ()) / 1000 == pytest.approx(0.5, abs=0.06)
+    assert found.unsure == 0
+    one, other = (np.array(list(row["per_user"].values())) for row in rows)
+    apart = np.sqrt((one * (1 - one) + other * (1 - other)) / 100)
+    assert (other - one > NORMAL_QUANTILE * apart).mean() == pytest.approx(0.2, abs=0.05)
+
+
+def test_without_a_difference_chance_is_named_in_one_case_of_twenty() -> None:
+    found = hurts(two_rows((0.8, 0.8), alike=0.56))["fedrep"]["alone"]
+    assert len(found.beyond_noise or ()) / 1000 < 0.065
+
+
+@pytest.mark.parametrize(("lost", "won", "sure"), [(3, 0, False), (4, 0, True), (6, 1, True)])
+@pytest.mark.parametrize("n", [20, 64, 500])
+def test_sure_of_a_share_is_who_mcnemars_test_is_sure_of(
+    lost: int, won: int, sure: bool, n: int
+) -> None:
+    """Mid-p values of McNemar's test are .063, .031, .035: only discordant samples count."""
+    own, other = np.ones((1, n), int), np.ones((1, n), int)
+    own[0, :lost], other[0, lost : lost + won] = 0, 0
+    y = np.zeros((1, n), np.int64)
+    rows = [
+        judged_row(name, ACCURACY, answers(right), y)
+        for name, right in (("fedrep", own), ("local", other))
+    ]
+    assert hurts(rows)["fedrep"]["alone"].beyond_noise == ["0"] * sure
+
+
+@pytest.mark.parametrize("name", ["rmse", "mse", "mae"])
+def test_the_noise_of_errors_is_that_of_their_differences(name: str) -> None:
+    """Of an RMSE by its slope; on devices in sums of five samples, of which there must be eight."""
+    rng, measure, n = np.random.default_rng(1), MEASURES[name], 60
+    y = rng.normal(size=(40, n)).astype(np.float32)
+    outputs = [y + rng.normal(size=y.shape) * 0.1 + 3 * rng.normal(size=y.shape) ** 3 for _ in "ab"]
+    outputs[1] = 0.9 * outputs[0] + 0.1 * outputs[1]
+    each = [np.abs(o - y) if name == "mae" else np.square(o - y) for o in outputs]
+    if name == "rmse":
+        each = [square / (2 * np.sqrt(square.mean(1, keepdims=True))) for square in each]
+    known = (each[0] - each[1]).std(1, ddof=1) / np.sqrt(n)
+    for home, factor, close in ((True, t.ppf(0.95, n - 1), 1e-3), (False, t.ppf(0.95, 11), 1.2)):
+        rows = [
+            judged_row(row, measure, o.astype(np.float32), y, home)
+            for row, o in zip(("fedrep", "local"), outputs, strict=True)
+        ]
+        one, other = (Row(r["strategy"], measure, r["per_user"], 0.0, sums_of(r)) for r in rows)
+        found = np.array(list(noises(one, other, list(one.values)).values()))
+        assert len(found) == 40
+        assert NORMAL_QUANTILE * found / factor == pytest.approx(known, rel=close)
+        assert np.median(NORMAL_QUANTILE * found / factor / known) == pytest.approx(1, abs=0.2)
+    few = [
+        judged_row(r, measure, outputs[0][:, :35], y[:, :35], False) for r in ("fedrep", "local")
+    ]
+    one, other = (Row(r["strategy"], measure, r["per_user"], 0.0, sums_of(r)) for r in few)
+    assert noises(one, other, list(one.values)) == {}
+
+
+def test_only_trained_models_are_compared_and_those_of_the_end_with_each_other() -> None:
+    own = {"fedrep": 0.9, "fedrep+own": 0.8, "fedavg+ft": 0.8, "local": 0.5, "local+own": 1.0}
+    rows = {n: Row(n, ACCURACY, {"a": v, "b": v}) for n, v in own.items()}
+    rows["fedrep"] = replace(rows["fedrep"], values={"a": 0.9, "b": 0.0}, untrained=frozenset("b"))
+    assert hurt(rows["fedrep"], rows)["alone"] == Hurt("local", 0.0, [], 1)
+    rows["local"] = replace(rows["local"], untrained=frozenset("ab"))
+    assert hurt(rows["fedrep"], rows) == {}
+    for name in ("fedrep+own", "fedavg+ft"):
+        assert hurt(rows[name], rows)["alone"] == Hurt("local+own", 1.0, ["a", "b"], 2)
+    del rows["local+own"], rows["local"]
+    rows["local"] = Row("local", ACCURACY, {"a": 0.9})
+    assert hurt(rows["fedrep+own"], rows)["alone"].than == "local"

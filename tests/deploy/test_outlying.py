@@ -124,9 +124,9 @@ def test_who_is_outlying() -> None:
 def test_what_is_too_much_for_a_model_is_known_before_it_is_built() -> None:
     said = [table(label=tuple(f"k{n}-{i}" for i in range(600))) for n in range(2)]
     with pytest.raises(DataError, match=r"'y': 1200 different words, .* the right label-column"):
-        Policy().agree(said, numbers=False)
+        Policy().agree(said, num_classes=2)
     wide = [
         TableFacts(tuple(ColumnFacts(f"c{i}", "category", MANY) for i in range(112)), said[0].label)
     ]
     with pytest.raises(DataError, match="the table has 100800 inputs"):
-        Policy().agree(wide, numbers=False)
+        Policy().agree(wide, num_classes=2)

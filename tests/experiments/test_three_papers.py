@@ -35,7 +35,7 @@ def test_what_is_counted(tmp_path: Path) -> None:
     rounds = measured("fedavg", {**SMALL, "fine_tune_epochs": 1}, tmp_path)
     assert rounds.exchanges == 2 == len(rounds.points)
     assert [point[0] for point in rounds.points] == [rounds.sent / 2, rounds.sent]
-    assert set(rounds.accuracy) == {"fedavg", "fedavg+ft"} and rounds.cpu > 0
+    assert set(rounds.accuracy) == {"fedavg", "fedavg+ft", "fedavg+ft-all"} and rounds.cpu > 0
     for loss, exchanges in (("squared", 3), ("multinomial", 5)):
         found = measured("fedrep-exact", {**SMALL, "fedrep_exact_loss": loss}, tmp_path)
         assert found.exchanges == exchanges and len(found.points) == 1

@@ -27,7 +27,7 @@ from corsage.networks.together import parts as together
 from corsage.networks.together import stacked
 from corsage.networks.together.stacked_gradients import StackedLosses
 from corsage.networks.training import batches, sgd, to_tensors
-from corsage.networks.user_scores import evaluate, evaluate_models
+from tests.support.scores import evaluate, evaluate_models
 
 DELTA = 0.7
 # The mean loss of a batch as torch has it, or as its paper writes it.

@@ -16,7 +16,7 @@ from corsage.networks.network import Network
 from corsage.networks.together import parts as together
 from corsage.networks.together import stacked
 from corsage.networks.training import batches, sgd, to_tensors
-from corsage.networks.user_scores import evaluate, evaluate_models
+from tests.support.scores import evaluate, evaluate_models
 
 KEYS = TrainKeys(lr=0.1, momentum=0.5, weight_decay=1e-2, batch_size=4)
 MODELS = {"linear": (6,), "mlp": (6,), "lenet": (1, 12, 12), "cnn": (2, 18, 16)}

@@ -29,6 +29,7 @@ from hypothesis.stateful import (
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.app.run.checkpoint import read_checkpoint
+from corsage.clients import client_class
 from corsage.core.errors import RoundFailed
 from corsage.core.registry import ALGORITHMS
 from corsage.solvers.convex_clustering import selection
@@ -37,7 +38,7 @@ from corsage.strategies.rounds.base import Result, Strategy
 from tests.support.clustered_heads import CONVEX as HEADS
 from tests.support.clustered_heads import KNOWN
 from tests.support.devices import Devices
-from tests.support.federations import federate, same_arrays, settings
+from tests.support.federations import CONVEX, federate, same_arrays, settings
 from tests.support.known_users import HIERARCHICAL, LOGISTIC
 from tests.support.resuming import IDENTITY, Stop
 
@@ -46,6 +47,7 @@ COINS = {"known_p0": 0.1, "known_p": 0.4, "num_rounds": 4, "known_gamma": 1.5, "
 AUTO = {"known_gamma": "auto", "known_lambda": "auto", "num_rounds": 3}
 QUICK = {"mixed_intervals": "never"}
 STRENGTHS = str(Path(__file__).parents[1] / "support" / "strengths.json")
+NODES = st.sampled_from([2, 3, 5, 12])
 EXAMPLES = int(os.environ.get("FUZZ", "1"))
 SPECIAL: dict[str, dict[str, Any]] = {
     "lg-fedavg": {"lg_fedavg_warmup_rounds": 2},
@@ -117,7 +119,7 @@ class AnyWay(RuleBasedStateMachine):
         self.rounds = self.whole.progress.round
         self.disturbed = False
 
-    @initialize(nodes=st.sampled_from([3, 5, 12]), calls=st.integers(1, 5), later=st.integers(1, 3))
+    @initialize(nodes=NODES, calls=st.integers(1, 5), later=st.integers(1, 3))
     def begin(self, nodes: int, calls: int, later: int) -> None:
         """Every way has some exchanges from outside; and, later, a death and a resume.
 
@@ -190,6 +192,13 @@ class AnyWay(RuleBasedStateMachine):
         """Between two exchanges; the nodes are others, and as many."""
         self.strategy, self.grid = self.fresh(), self.made()
 
+    @precondition(lambda self: self.goes_on and not client_class(self.name).cohorts)
+    @rule(nodes=NODES)
+    def die_and_be_dealt_anew(self, nodes: int) -> None:
+        """To another number of nodes, where users keep what is theirs, and not cohorts."""
+        self.nodes = nodes
+        self.die()
+
     @precondition(lambda self: self.goes_on)
     @rule(later=st.integers(1, 3))
     def die_while_it_runs(self, later: int) -> None:
@@ -215,14 +224,18 @@ class AnyWay(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
     def end(self) -> None:
-        """All numbers are those of the run that nobody disturbed."""
+        """All numbers are those of the run that nobody disturbed, on a single node.
+
+        Bit for bit, but for methods that solve for many users' convex losses at once.
+        """
         if self.goes_on:
             self.die_while_it_runs(self.later)
         result = self.fresh().start(self.grid)
-        assert same_arrays(result.arrays, self.result.arrays)
+        close = 1e-6 * (self.name in CONVEX)
+        assert same_arrays(result.arrays, self.result.arrays, close)
         for mine, theirs in zip(result.json(), self.result.json(), strict=True):
-            assert mine["per_user"] == pytest.approx(theirs["per_user"], abs=1e-6)
-            assert mine["loss"] == pytest.approx(theirs["loss"], abs=1e-5)
+            assert mine["per_user"] == pytest.approx(theirs["per_user"], rel=0, abs=close)
+            assert mine["loss"] == pytest.approx(theirs["loss"], rel=0, abs=10 * close)
             assert mine["dropped"] == {} or self.disturbed
             assert mine.get("never_drawn") == theirs.get("never_drawn")
             for count in () if self.disturbed else ("bytes_up", "bytes_down", "messages"):

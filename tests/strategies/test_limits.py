@@ -27,6 +27,7 @@ SAME = [
     ("fedprox", {"fedprox_mu": 0.0}, "fedavg", {**UNLIKE, "fine_tune_epochs": 2}),
     ("ifca", {"ifca_clusters": 1}, "fedavg", UNLIKE),
     ("ifca", {"ifca_clusters": 1}, "fedavg", {"size_sigma": 0.5}),
+    ("knn-per", {"knn_per_lambda": 0.0}, "fedavg", UNLIKE),
     ("lg-fedavg", {}, "local", ALONE),
     ("perfedavg", {"perfedavg_alpha": 0.0, "lr": 0.0}, "fedavg", {"lr": 0.0}),
     ("scaffold", {"num_rounds": 1}, "fedavg", {"num_rounds": 1, "fine_tune_epochs": 2}),

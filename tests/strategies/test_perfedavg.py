@@ -35,6 +35,8 @@ from tests.support.reference import (
     run,
     users_data,
 )
+from tests.support.together import MODELS, network_of
+from tests.support.together import examples as attended
 
 
 @pytest.mark.parametrize("variant", ["exact", "fo", "hf"])
@@ -107,6 +109,35 @@ def test_products_are_autograds_alone_and_together(model: str, objective: Any) -
             wanted = hvp(net, theta[u], v[u], mine[0][orders[u][0]], mine[1][orders[u][0]], mean)
             assert torch.allclose((out[row] - 1)[trained], -2.0 * wanted[trained], atol=1e-4)
             assert (out[row] == 1)[~trained].all() and wanted.abs().max() > 1e-2
+
+
+@pytest.mark.parametrize(
+    "name", ["attention", "torch's attention", "cross attention", "transformer"]
+)
+def test_products_of_attention_are_differences_of_gradients(name: str) -> None:
+    """In double precision, so that a difference has digits enough to be compared."""
+    net = network_of(name, "loop")
+    data = attended([5], MODELS[name][0])
+    with training(net):
+        losses = AutogradLosses(net, data, [[[np.arange(5)]]], [0])
+        theta = torch.from_numpy(net.initial)[None]
+        v = torch.randn(theta.shape, generator=torch.Generator().manual_seed(0))
+        found = torch.zeros_like(theta)
+        losses.product(theta, v, 0, found, 1.0)
+    wanted = difference(net, theta[0].double(), v[0].double(), data)
+    assert torch.allclose(found[0].double(), wanted, atol=1e-5) and wanted.abs().max() > 1e-2
+
+
+def difference(net: Network, theta: Tensor, v: Tensor, data: Examples) -> Tensor:
+    """(nabla f(theta + h v) - nabla f(theta - h v)) / 2h."""
+    sides, h, module = [], 1e-5, net.module.double()
+    at = [b.tensor for b in net.blocks]
+    for sign in (1.0, -1.0):
+        nn.utils.vector_to_parameters(theta + sign * h * v, at)
+        loss = F.cross_entropy(module(data.x.double()), data.y)
+        grads = torch.autograd.grad(loss, at)
+        sides.append(torch.cat([g.flatten() for g in grads]))
+    return (sides[0] - sides[1]) / (2 * h)
 
 
 def hvp(net: Network, theta: Tensor, v: Tensor, x: Tensor, y: Tensor, mean: Any) -> Tensor:

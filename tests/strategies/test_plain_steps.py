@@ -10,11 +10,11 @@ import pytest
 from corsage.core.seeding import generator
 from corsage.datasets.dealing.federated import FederatedData
 from tests.support.plain_steps import EPOCHS, ROUNDS, TABLE, Turn, descended, models, played
-from tests.support.reference import agrees, examples, final, run, users_data
+from tests.support.reference import KEYS, agrees, examples, final, run, users_data
 
 SIZES: dict[str, Any] = {"size_sigma": 0.8}
 USUAL: dict[str, Any] = {"nodes": 3, "weighting": "examples", "local_epochs": EPOCHS, **SIZES}
-ADAPTED = ["fedavg", "fedrep", "fedper", "fedbabu", "fedbabu, head", "lg-fedavg", "ditto"]
+ADAPTED = ["fedavg", "fedrep", "fedper", "fedbabu", "lg-fedavg", "ditto"]
 ADAPTED += ["lg-fedavg, warm-up", "perfedavg, fo"]
 
 
@@ -62,17 +62,31 @@ def test_a_new_user_adapts_as_the_method_says(name: str, data: FederatedData) ->
     assert found and agrees(result, found, data, row=-1)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedbabu", "fedbabu, head"])
-def test_fine_tuning_is_the_same_by_everybody_at_the_end(name: str, data: FederatedData) -> None:
+@pytest.mark.parametrize("name", [name for name, plain in TABLE.items() if plain.tuned])
+def test_everybody_trains_at_the_end_drawn_or_not(name: str, data: FederatedData) -> None:
+    """The head or all of a global model, or its own part: rows of their own, with their steps."""
     plain, algorithm = TABLE[name], name.partition(",")[0]
-    strategy, result = run(algorithm, **USUAL, **plain.keys, fine_tune_epochs=3)
-    common, own = played(plain, strategy, data)
-    assert [row["strategy"] for row in result.json()] == [algorithm, f"{algorithm}+ft"]
+    keys = {**USUAL, **plain.keys, "fine_tune_epochs": 3, "num_rounds": 3}
+    strategy, result = run(algorithm, **keys)
+    common, own = played(plain, strategy, data, 3)
+    rows, turns = result.json(), {}
+    assert [r["strategy"] for r in rows] == [algorithm, *(f"{algorithm}+{n}" for n in plain.tuned)]
     assert agrees(result, models(plain, common, own), data)
-    turns = {user: Turn(user, ROUNDS, examples(data, user), epochs=3) for user in data.users}
-    assert plain.adapted is not None
-    tuned = {user: plain.adapted(common, turn) for user, turn in turns.items()}
-    assert agrees(result, tuned, data, row=1)
+    never = [user for user in data.users if own[user] is None] if "own" in plain.tuned else []
+    assert rows[0].get("untrained", []) == never or name == "lg-fedavg, warm-up"
+    for user in data.users:
+        turns[user] = Turn(user, 3, examples(data, user), {**KEYS, **plain.keys}, epochs=3)
+    for row, tune in enumerate(plain.tuned.values(), 1):
+        tuned = {user: tune(common, own[user], turn) for user, turn in turns.items()}
+        assert agrees(result, tuned, data, row=row)
+        assert rows[row].get("untrained") is None
+        assert rows[row]["gradient_steps"] > rows[0]["gradient_steps"]
+
+
+def test_who_learns_alone_trains_on_at_the_end_only_where_somebody_never_did() -> None:
+    for share, rows in ((1.0, ["local"]), (0.5, ["local", "local+own"])):
+        _, result = run("local", num_rounds=1, fraction_train=share, fine_tune_epochs=1)
+        assert [summary.strategy for summary in result.summaries] == rows
 
 
 def test_perfedavg_is_judged_after_its_steps_with_all_data_whatever_their_number(

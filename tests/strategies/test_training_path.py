@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from corsage.app.client_app import app
@@ -51,6 +52,21 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr("corsage.networks.together.parts.descended", watched)
     return found
+
+
+def test_users_convolved_one_by_one_are_the_same_bits_on_any_number_of_nodes(
+    tmp_path: Path,
+) -> None:
+    """Together the kernel depends on how many they are: the last bits may be others."""
+    rng, path = np.random.default_rng(0), tmp_path / "images.npz"
+    labels, users = rng.integers(0, 3, 120), rng.integers(0, 6, 120)
+    images = rng.normal(size=(120, 1, 28, 28)).astype(np.float32) + labels[:, None, None, None]
+    np.savez(path, x=images, label=labels, user=users)
+    keys = {"dataset": "npz", "data_file": str(path), "partition": "natural", "num_users": 0}
+    keys |= {"model": "lenet", "num_rounds": 2, "cache_dir": str(tmp_path)}
+    for way, tolerance in (("loop", 0.0), ("layers", 1e-6)):
+        one, *others = (federate("fedavg", n, training_path=way, **keys)[1] for n in (1, 2, 6))
+        assert all(same_arrays(one.arrays, other.arrays, tolerance) for other in others)
 
 
 def test_it_is_said_in_one_line(chosen: list[str], trained: list[str]) -> None:

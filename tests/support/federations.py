@@ -59,6 +59,7 @@ SUITED["convex-clustering"] = {
 }
 SUITED["fedrep-known"] = {"cluster-map": CLUSTER_MAP}
 SUITED["local-clusters"] = {**ELLIPSES, "loss": "squared-hinge", "ridge": 0.001}
+SUITED["knn-per"] = {"knn-per-k": 10}  # of two classes a memory is right after one round
 SUITED["fedrep-exact"] = {"fedrep-exact-body-rounds": 29, "hidden": "20", "lr": 0.001}
 CONVEX = frozenset(name for name, keys in SUITED.items() if "dataset" in keys)
 """Methods for models with a convex loss: they are run on the ellipses, all others on digits."""

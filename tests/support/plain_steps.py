@@ -81,7 +81,8 @@ class Plain:
     first, merge : what is common at first, and out of it, the users' mean and the round's number.
     model : what a user is judged by, out of what is common and what it kept.
     shared : the part of what is common that the result holds.
-    adapted : what a new user, or one that fine-tunes, makes of what is common.
+    adapted : what a new user makes of what is common.
+    tuned : what each user makes of what is common and what it kept, at the end, by the row's end.
     floats : what each user is sent in a round and sends, in numbers of 4 bytes.
     """
 
@@ -92,6 +93,7 @@ class Plain:
     model: Callable[[Any, Any], Vector] = lambda common, own: common
     shared: Callable[[Any], Vector] = lambda common: common
     adapted: Callable[[Any, Turn], Vector] | None = None
+    tuned: Mapping[str, Callable[[Any, Any, Turn], Vector]] = field(default_factory=dict)
     floats: int = BODY + HEAD
 
 
@@ -183,6 +185,7 @@ def lg_fedavg(warmup: int) -> Plain:
         model=joined,
         shared=(lambda w: w) if warmup else (lambda w: w[BODY:]),
         adapted=lambda w, turn: turn.sgd(w, "body", frozen=3),
+        tuned={"own": lambda w, own, turn: turn.sgd(joined(w, own), "body", frozen=3)},
         floats=0 if warmup else HEAD,  # in a warm-up more goes down than comes up
     )
 
@@ -230,6 +233,7 @@ def pfedme(momentum: float, beta: float) -> Plain:
         {**keys, "pfedme_beta": beta, "momentum": momentum},
         merge=lambda w, mean, number: (1 - beta) * w + beta * mean,
         model=lambda w, own: begun(own),
+        tuned={"own": lambda w, own, turn: step(w, own, turn)[1]},
     )
 
 
@@ -272,7 +276,8 @@ def apfl(adaptive: bool, momentum: float) -> Plain:
         return np.asarray(alpha * v + (1 - alpha) * w, np.float32)
 
     keys = {"apfl_alpha": 0.3, "apfl_adaptive_alpha": adaptive, "momentum": momentum, "lr": 0.1}
-    return Plain(step, keys, model=model)
+    tuned = {"own": lambda w, own, turn: model(w, step(w, own, turn)[1])}
+    return Plain(step, keys, model=model, tuned=tuned)
 
 
 NAMES = [(name, p.shape) for name, p in fresh().named_parameters()]
@@ -350,15 +355,22 @@ def with_adam() -> Plain:
     )
 
 
-FEDAVG = Plain(fedavg, adapted=lambda w, turn: turn.sgd(w, "fine-tune", frozen=1))
+FEDAVG = Plain(
+    fedavg,
+    adapted=lambda w, turn: turn.sgd(w, "fine-tune", frozen=1),
+    tuned={
+        "ft": lambda w, own, turn: turn.sgd(w, "fine-tune", frozen=1),
+        "ft-all": lambda w, own, turn: turn.sgd(w, "fine-tune"),
+    },
+)
 PARTED = Plain(
     fedrep,
     model=under,
     first=START[:BODY].copy,
     adapted=lambda body, turn: turn.sgd(under(body, None), "head", frozen=1),
+    tuned={"own": lambda body, own, turn: turn.sgd(under(body, own), "head", frozen=1)},
     floats=BODY,
 )
-BABU = replace(PARTED, step=fedbabu, model=lambda body, own: under(body, None))
 SCHEDULES: dict[str, dict[str, Any]] = {
     "cosine": {"lr_schedule": "cosine", "lr_end": 0.01},
     "step": {"lr_schedule": "step", "lr_step_rounds": 2, "lr_factor": 0.3},
@@ -376,12 +388,26 @@ TABLE: dict[str, Plain] = {
     "fedavg, lr step": replace(FEDAVG, keys=SCHEDULES["step"]),
     "fedavg, adam at the server": with_adam(),
     "fedprox": replace(FEDAVG, step=fedprox, keys={"fedprox_mu": 2.0}),
-    "local": Plain(local, model=lambda w, own: begun(own), shared=lambda w: np.empty(0), floats=0),
+    "local": Plain(
+        local,
+        model=lambda w, own: begun(own),
+        shared=lambda w: np.empty(0),
+        tuned={"own": lambda w, own, turn: turn.sgd(begun(own))},
+        floats=0,
+    ),
     "fedrep": PARTED,
     "fedrep, users alike": replace(PARTED, keys={"weighting": "uniform"}),
     "fedper": replace(PARTED, step=fedper),
-    "fedbabu": replace(BABU, adapted=lambda body, turn: turn.sgd(under(body, None), "model")),
-    "fedbabu, head": replace(BABU, keys={"fedbabu_fine_tune": "head"}),
+    "fedbabu": replace(
+        PARTED,
+        step=fedbabu,
+        model=lambda body, own: under(body, None),
+        adapted=lambda body, turn: turn.sgd(under(body, None), "model"),
+        tuned={
+            "ft": lambda body, own, turn: turn.sgd(under(body, None), "head", frozen=1),
+            "ft-all": lambda body, own, turn: turn.sgd(under(body, None), "model"),
+        },
+    ),
     "lg-fedavg": lg_fedavg(0),
     "lg-fedavg, warm-up": lg_fedavg(2),
     "ditto": Plain(
@@ -389,6 +415,7 @@ TABLE: dict[str, Plain] = {
         {"ditto_lambda": 0.7, "ditto_epochs": EPOCHS},
         model=lambda w, own: begun(own),
         adapted=lambda w, turn: turn.sgd(w, extra=near(0.7, w)),
+        tuned={"own": lambda w, own, turn: turn.sgd(w if own is None else own, extra=near(0.7, w))},
     ),
     "apfl": apfl(adaptive=False, momentum=0.5),
     "apfl, adaptive": apfl(adaptive=True, momentum=0.5),

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from corsage.core.arrays import Floats
+from corsage.solvers.known_clusters.likelihood import cleaned
 from corsage.solvers.known_clusters.mixed_model import shrunk
 from corsage.solvers.known_clusters.partial import Partial
 
@@ -44,7 +45,7 @@ def unknown(p: Floats) -> Floats:
     length = np.sqrt(np.maximum(np.diagonal(p), 0.0))
     unit = 1 / np.where(length > 0, length, 1.0)
     values, vectors = np.linalg.eigh(unit[:, None] * p * unit)
-    return np.asarray(unit[:, None] * vectors[:, values <= FLAT_CURVATURE])
+    return np.asarray(unit[:, None] * cleaned(vectors[:, values <= FLAT_CURVATURE]))
 
 
 def prediction(a: Floats, gamma: Floats, centre: Floats) -> tuple[Floats, Floats]:

@@ -10,9 +10,10 @@ from corsage.core.arrays import Floats
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree
 from corsage.solvers.known_clusters.variances.constraints import NO_DEVIATION
-from corsage.solvers.known_clusters.variances.scoring import Fitted, Scoring
+from corsage.solvers.known_clusters.variances.scoring import BLIND, Fitted, Scoring
 from corsage.solvers.known_clusters.variances.shape_choice import equal_shapes, grouped
 from corsage.solvers.known_clusters.variances.shapes import Shape
+from corsage.solvers.known_clusters.variances.turning import searched
 from corsage.solvers.known_clusters.variances.uncertainty import Likely
 
 NO_VARIANCE_SHARE = 1e-12
@@ -26,6 +27,8 @@ class CovarianceFit:
     Parameters
     ----------
     kinds : the shape of each level, from the users up: one, diagonal or full.
+    varying : of each level the coefficients that it has a variance of.
+    held : why those of others are 0, by level and number: the data do not tell them.
     names : clusters, if the users' covariance has a size of its own in each; else none.
     x : the numbers of all levels' roots (scoring.py), in standard units.
     units : from standard units to those of the model.
@@ -33,7 +36,9 @@ class CovarianceFit:
     users, clusters : covariances (g, d, d) and (1, d, d), or (0, d, d) if there is one cluster.
     above : of the levels above the clusters, from below, each (d, d).
     loglik : the restricted log likelihood.
-    gain : what following its slope would add to twice that: 0 if it has converged.
+    squares : of all labels around their mean: a mark of the data.
+    gain : what following its slope would add to twice that; less than `flat` is nothing.
+    fault : why its likelihood has no top; empty: nothing is known against it.
     shares : of records, users and clusters in the variance of a record; empty if unknown.
     held_out : log likelihood of users that were left out, by the shapes that were tried.
     refused : why others were not judged.
@@ -42,6 +47,8 @@ class CovarianceFit:
     """
 
     kinds: list[str] = field(default_factory=list)
+    varying: list[list[int]] = field(default_factory=list)
+    held: dict[str, str] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     x: Floats = field(default_factory=lambda: np.zeros(0))
     units: Standard = field(default_factory=lambda: Standard(*np.zeros((3, 0))))
@@ -50,7 +57,10 @@ class CovarianceFit:
     clusters: Floats = field(default_factory=lambda: np.zeros((0, 0, 0)))
     above: list[Floats] = field(default_factory=list)
     loglik: float = 0.0
+    squares: float = 0.0
     gain: float = 0.0
+    flat: float = BLIND
+    fault: str = ""
     shares: list[float] = field(default_factory=list)
     held_out: dict[str, float] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
@@ -59,13 +69,19 @@ class CovarianceFit:
 
     @classmethod
     def of(
-        cls, found: Fitted, units: Standard, names: list[str], shares: list[float]
+        cls,
+        found: Fitted,
+        units: Standard,
+        names: list[str],
+        shares: list[float],
+        squares: float = 0.0,
     ) -> CovarianceFit:
         """A fit to these clusters in standard units, told in those of the model."""
         sigma2, d = found.found.middle.sigma2, len(units.start)
         own = [sigma2 * units.covariances(sized(part)) for part in found.covariances]
         return cls(
             kinds=[shape.kind for shape in found.shapes],
+            varying=[shape.varies.tolist() for shape in found.shapes],
             names=names if found.shapes[0].groups > 1 else [],
             x=np.concatenate(found.x),
             units=units,
@@ -74,17 +90,23 @@ class CovarianceFit:
             clusters=own[1] if len(own) > 1 else np.zeros((0, d, d)),
             above=[one[0] for one in own[2:]],
             loglik=units.density - found.deviance / 2,
+            squares=squares,
             gain=found.gain,
             shares=shares,
         )
 
-    def shapes(self, varies: Floats) -> tuple[Shape, ...]:
+    def shapes(self, d: int) -> tuple[Shape, ...]:
         """The shapes once more."""
-        which, d = np.flatnonzero(varies), len(varies)
         groups = (max(len(self.names), 1), *(1 for _ in self.kinds[1:]))
         return tuple(
-            Shape(kind, which, d, count) for kind, count in zip(self.kinds, groups, strict=True)
+            Shape(kind, np.array(which, np.int64), d, count)
+            for kind, which, count in zip(self.kinds, self.varying, groups, strict=True)
         )
+
+    @property
+    def converged(self) -> bool:
+        """True if the slope of the likelihood is 0."""
+        return self.gain < self.flat and not self.fault
 
     def root(self, cluster: str) -> Floats:
         """L of a cluster's users over sigma (d, d); of a cluster that came later, of the mean."""
@@ -135,14 +157,15 @@ def again(
     Of one kind for all levels, if it had others. `names` are the clusters'; `slow`: half the way.
     """
     shapes = equal_shapes(tree, kind, np.flatnonzero(varies))
-    known = before.shapes(varies) if before.kinds else shapes
+    known = before.shapes(len(varies)) if before.kinds else shapes
     same = len(known) == len(shapes) and (not before.names or before.names == names)
     shapes = known if same else shapes
-    search = Scoring(grouped(tree, shapes), shapes)
+    whole = grouped(tree, shapes)
+    search = Scoring(whole, shapes)
     if not (same and before.kinds):
-        return search.fitted()
+        return searched(whole, shapes)
     start = search.apart(before.x)
-    found = search.fitted(start)
+    found = searched(whole, shapes, start)
     if not slow:
         return found
     half = [(one + other) / 2 for one, other in zip(start, found.x, strict=True)]

@@ -192,6 +192,7 @@ class Profile:
             after, damping, gain = stepped(
                 lambda move, z=now.z: self.surface.at(self.constraint.place(z + move, u)),  # type: ignore[misc]
                 now, free.T @ slope, free.T @ curvature @ free, damping, PROFILE_GAIN,
+                self.surface.search.rounding(now.point),
             )  # fmt: skip
             if after is None:
                 break
@@ -224,6 +225,8 @@ def following(
 
 def lifted(shape: Shape, x: Floats) -> Floats:
     """A shape's numbers, so that its covariance has no direction in which it is 0."""
+    if not shape.size:
+        return x
     root = np.tensordot(x[: shape.inner], shape.basis, 1)
     own = (root @ root.T)[np.ix_(shape.varies, shape.varies)]
     values = np.linalg.eigvalsh(own)
@@ -241,10 +244,9 @@ def lifted(shape: Shape, x: Floats) -> Floats:
 
 
 def likeliest(tree: Tree, shapes: Sequence[Shape], x: Sequence[Floats]) -> tuple[Floats, float]:
-    """The numbers z of the greatest likelihood, from those x of a restricted one; its deviance."""
-    whole = replace(tree, restricted=False)
+    """The numbers z of the tree's greatest likelihood, from those x near it, and its deviance."""
     near = [lifted(shape, own) for shape, own in zip(shapes, x, strict=True)]
-    found = Scoring(whole, shapes).fitted(near)
+    found = Scoring(tree, shapes).fitted(near)
     return np.append(np.concatenate(found.x), np.log(found.found.middle.sigma2)), found.deviance
 
 
@@ -257,11 +259,16 @@ def turned(shape: Shape, rows: Sequence[Floats]) -> Shape:
 
 
 class Intervals:
-    """Intervals of what a fit found, one number after the other."""
+    """Intervals of what a fit found, one number after the other.
 
-    def __init__(self, tree: Tree, shapes: Sequence[Shape], x: Sequence[Floats]) -> None:
-        self.tree, self.shapes = replace(tree, restricted=False), tuple(shapes)
-        self.z, self.deviance = likeliest(tree, shapes, x)
+    By the profile of the likelihood, or of the restricted one.
+    """
+
+    def __init__(
+        self, tree: Tree, shapes: Sequence[Shape], x: Sequence[Floats], restricted: bool = False
+    ) -> None:
+        self.tree, self.shapes = replace(tree, restricted=restricted), tuple(shapes)
+        self.z, self.deviance = likeliest(self.tree, shapes, x)
 
     def noise(self) -> Interval | None:
         """Of sigma^2."""

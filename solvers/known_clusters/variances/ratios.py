@@ -51,7 +51,8 @@ class Profile:
         d = level.q.shape[-1]
         if records <= d:
             raise ModelError(
-                f"variances: {records:.0f} records for {d} coordinates; more records are needed."
+                f"variances: {records:.0f} rows for {d} coefficients leave none to tell them by; "
+                "give more rows, or fewer columns."
             )
         p, q, yy, ld = (np.swapaxes(part, 0, 1) for part in level)
         return cls(Columns.of(p, q, yy, varies), ld, records)

@@ -11,7 +11,7 @@ among the sums it has w_j, too: one round for variances and centres.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +29,7 @@ from corsage.solvers.known_clusters.mixed_model import (
     unpack,
 )
 from corsage.solvers.known_clusters.variances.covariance import Covariances, covariances
+from corsage.solvers.known_clusters.variances.identified import A_SUM, NOISE_WORDS, ONE_UNIT
 from corsage.solvers.known_clusters.variances.ratios import Close, Profile
 
 RHO_GRID: Floats = np.concatenate([[0.0], np.geomspace(1e-4, 1e2, 24)])
@@ -79,6 +80,20 @@ class RemlSums:
         p = unpack(arrays["p"], arrays["q"].shape[-1])
         rows = np.broadcast_to(grid, arrays["yy"].shape)
         return cls(rows, **{**arrays, "p": p})
+
+    @property
+    def untold(self) -> str:
+        """Why these sums do not tell the variance between users; empty: they do."""
+        if self.users.sum() == 1:
+            return ONE_UNIT.format("user")
+        if (self.records == self.users).all():
+            return A_SUM.format(NOISE_WORDS)
+        return A_SUM.format("that between clusters") if (self.users == 1).all() else ""
+
+    def held(self) -> RemlSums:
+        """Those for rho = 0 alone: users do not differ."""
+        first = {name: getattr(self, name)[:, :1] for name in ("grid", "p", "q", "yy", "ld")}
+        return replace(self, **first)
 
     def __add__(self, other: RemlSums) -> RemlSums:
         if not np.array_equal(self.grid, other.grid):
@@ -158,7 +173,7 @@ class Variances:
     @property
     def at_end(self) -> bool:
         """True if the best rho of a cluster is at the upper end of its grid: it may be larger."""
-        return bool((self.user > self.sigma2 * self.grid[:, -2]).any())
+        return bool((self.user > self.sigma2 * self.grid[:, -2:][:, 0]).any())
 
     @property
     def between(self) -> float:
@@ -223,9 +238,10 @@ def _search(
     common: bool,
 ) -> Variances:
     """The best rho_j on the grid, then between its neighbours, finer and finer."""
-    records, rows = model.records, sums.grid
+    records, rows, level = model.records, sums.grid, sums.level
     picks, tau = start if common else model.apart(*start)
-    for _ in range(ZOOMS):
+    near = Close(level, records, varies)
+    for _ in range(ZOOMS if rows.shape[1] > 1 else 0):
         rho = np.take_along_axis(rows, picks[:, None], 1)
         rows = np.stack([_around(row, pick) for row, pick in zip(rows, picks, strict=True)])
         level = between(sums.level, sums.grid, rows)

@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from corsage.core.arrays import Bools, Floats
+from corsage.core.arrays import Floats
 from corsage.solvers.known_clusters.absorbed import Derivative
 from corsage.solvers.known_clusters.tree import Integrated, Tree
 from corsage.solvers.known_clusters.variances.shapes import FULL, Shape
@@ -25,20 +25,24 @@ from corsage.solvers.known_clusters.variances.shapes import FULL, Shape
 GAIN = 1e-13
 """A step that would make the deviance less by less than this is not taken any more."""
 BLIND = 1e-6
-"""Below this gain rounding of the deviance may hide it: steps are trusted."""
+"""A search that ends where a step would gain less has converged."""
+DEVIANCE_ROUNDING = 64 * float(np.finfo(np.float64).eps)
+"""A sum of squares less what is explained of it has an error of less than this share of it."""
 TOLD = 1e-10
 """Slopes tell this gain from none, whatever rounding leaves of a large deviance."""
 NEAR_GAIN = 100.0
 """Below this gain levels above very many users are settled: a deviance's fall is no way off."""
 SCORING_STEPS = 200
-MOST_DAMPING = 1e12
-"""Damping beyond which no step is left."""
+NO_DAMPING, MOST_DAMPING = 1e-9, 1e12
+"""Less damping is none, and with more no step is left."""
 WIDEST_ROOT = 1e4
 """Users that differ a hundred million times as much as records: rounding hides what is beyond."""
 LAST_MOVES = 5
 """So many last moves correct the curvature."""
 ALIKE = 1e-3
 """A slope that changes by a smaller share of what the curvature says corrects nothing."""
+MOST_FOLLOWED = 0.9
+"""The share of the curvature in any direction that may be that of sigma^2."""
 START: Floats = np.geomspace(1e-4, 1e2, 13)
 """Variances over sigma^2 of all levels where the search begins: the best of these."""
 FACTORED = 40
@@ -70,6 +74,7 @@ class Fitted:
     found : the tree at them.
     gain : what one more step would gain: the size of the slope, in units of the deviance.
     first : the same where it began.
+    rounding : of the deviance.
     """
 
     shapes: tuple[Shape, ...]
@@ -77,11 +82,12 @@ class Fitted:
     found: Integrated
     gain: float
     first: float
+    rounding: float = 0.0
 
     @property
     def converged(self) -> bool:
-        """True if the slope is 0."""
-        return self.gain < BLIND
+        """True if the slope is 0, as far as rounding lets one see."""
+        return self.gain < max(BLIND, self.rounding)
 
     @property
     def roots(self) -> list[Floats]:
@@ -131,32 +137,33 @@ class Scoring:
         return min(map(self.at, equal), key=lambda point: point.deviance)
 
     def fitted(
-        self,
-        x: list[Floats] | None = None,
-        steps: int = SCORING_STEPS,
-        fixed: Bools | None = None,
-        enough: float = GAIN,
+        self, x: list[Floats] | None = None, steps: int = SCORING_STEPS, enough: float = GAIN
     ) -> Fitted:
-        """From `x`, or the best of equal variances, to the most likely; `fixed` numbers stay.
+        """From `x`, or the best of equal variances, to the most likely.
 
-        Until a step would gain less than `enough`.
+        Until a step would gain less than `enough`, or rounding hides what it gains and it gains no
+        less than the one before.
         """
         now = self.started() if x is None else self.at(x)
         damping, gain, first = 1e-3, np.inf, np.inf
         path = list[tuple[Floats, Floats]]()
         for number in range(steps):
             slope, curvature = self.local(now)
-            if fixed is not None:
-                slope, curvature = held(slope, curvature, fixed)
             path = [*path[-LAST_MOVES:], (np.concatenate(now.x), slope)]
-            curvature = corrected(curvature, path)
+            curvature, before = corrected(curvature, path), gain
             after, damping, gain = self.step(now, slope, curvature, damping)
             first = gain if number == 0 else first
-            if after is not None:
-                now = after if gain > NEAR_GAIN or fixed is not None else self.settled_above(after)
-            if gain < enough or after is None:
+            if after is None or before <= gain < self.rounding(now):
                 break
-        return Fitted(self.shapes, now.x, now.found, gain, first)
+            now = after if gain > NEAR_GAIN else self.settled_above(after)
+            if gain < enough:
+                break
+        return Fitted(self.shapes, now.x, now.found, gain, first, self.rounding(now))
+
+    def rounding(self, now: Point) -> float:
+        """Rounding of the deviance: of what is left of all labels, over sigma^2, and of itself."""
+        square = float(self.tree.users.yy.sum()) / now.found.middle.sigma2
+        return DEVIANCE_ROUNDING * (abs(now.deviance) + square)
 
     def settled_above(self, now: Point) -> Point:
         """Below very many users' covariances the best ones of the levels above them.
@@ -180,8 +187,9 @@ class Scoring:
         rounding = float(np.finfo(np.float64).eps) * abs(now.deviance)
         enough = max(GAIN, min(rounding, TOLD))
         return stepped(
-            lambda move: self.tried(self.apart(here + move)), now, slope, curvature, damping, enough
-        )
+            lambda move: self.tried(self.apart(here + move)),
+            now, slope, curvature, damping, enough, self.rounding(now),
+        )  # fmt: skip
 
     def apart(self, x: Floats) -> list[Floats]:
         """The numbers of each level."""
@@ -191,7 +199,7 @@ class Scoring:
         """g and H of the deviance in all numbers."""
         slope, curvature, total = self.parts(now)
         if self.tree.sigma2 is None:  # sigma^2 follows the scale of all variances
-            curvature = curvature - np.outer(total, total) / self.tree.records
+            curvature = curvature - followed(curvature, total, self.tree.records)
         return slope, curvature
 
     def parts(self, now: Point) -> tuple[Floats, Floats, Floats]:
@@ -226,11 +234,13 @@ def stepped(
     slope: Floats,
     curvature: Floats,
     damping: float,
-    enough: float = GAIN,
+    enough: float,
+    rounding: float,
 ) -> tuple[P | None, float, float]:
     """The next point, the damping that did it, and the gain that was expected without.
 
-    `tried` gives the point that a move leads to. None: there is less than `enough` to gain.
+    `tried` gives the point that a move leads to. None: there is less than `enough` to gain. Where
+    `rounding` of the deviance hides the gain a step is trusted that raises it by no more.
     """
     move, gain = solved(slope, curvature, 0.0)
     if gain < enough:
@@ -239,8 +249,9 @@ def stepped(
         move, expected = solved(slope, curvature, damping)
         after = tried(move)
         fall = now.deviance - after.deviance if after else -np.inf
-        if after and (fall > 0.1 * expected or (gain < BLIND and fall > -BLIND)):
-            return after, damping / (10 if fall > 0.5 * expected else 1), gain
+        if after and (fall > 0.1 * expected or (gain < rounding and fall > -rounding)):
+            eased = damping / (10 if fall > 0.5 * expected else 1)
+            return after, max(eased, NO_DAMPING), gain
         damping *= 10
     return None, damping, gain
 
@@ -251,6 +262,8 @@ def local(shape: Shape, x: Floats, derivative: Derivative) -> tuple[Floats, Floa
     With J = dL/dx: dD = J L' + L J', g = 2 <G L, J>, H = tr(Q dD Q dD) + 2 <G_+ J, J>, where G_+ is
     what of G is positive: at a variance of 0 it is all the curvature that there is.
     """
+    if not shape.size:
+        return np.zeros(0), np.zeros((0, 0)), np.zeros(0)
     return (local_full if shape.kind == FULL else local_lines)(shape, x, derivative)
 
 
@@ -307,6 +320,15 @@ def corrected(curvature: Floats, path: Sequence[tuple[Floats, Floats]]) -> Float
     return curvature
 
 
+def followed(curvature: Floats, total: Floats, records: float) -> Floats:
+    """The part of the curvature that sigma^2 takes away by following the scale of all variances.
+
+    Never all of it: what levels have in common is not in the curvature, but it is in `total`.
+    """
+    share = 2 * solved(total, curvature, 0.0)[1] / records
+    return np.outer(total, total) / records * min(1.0, MOST_FOLLOWED / max(share, 1e-300))
+
+
 def even(matrix: Floats) -> Floats:
     """Symmetric but for rounding, and now without."""
     return (matrix + matrix.T) / 2
@@ -338,9 +360,3 @@ def factored(matrix: Floats, slope: Floats) -> Floats | None:
     except np.linalg.LinAlgError:
         return None
     return np.asarray(cho_solve((factor, True), slope, check_finite=False))
-
-
-def held(slope: Floats, curvature: Floats, fixed: Bools) -> tuple[Floats, Floats]:
-    """The same where some numbers cannot move."""
-    free = ~fixed
-    return slope * free, np.where(free[:, None] & free, curvature, np.diag(fixed * 1.0))

@@ -1,16 +1,14 @@
 """The choice of the covariances' shapes: by the likelihood of users that were left out.
 
-Users are dealt into `CHOICE_FOLDS`. Covariances are fitted without one fold, and judged by the
-restricted likelihood of that fold's data given those of all others:
+Users are dealt into `CHOICE_FOLDS`. Covariances are fitted without one fold, by a few steps from
+those of all, and judged by the restricted likelihood of that fold's data given those of all others:
 
     -2 log p(fold | rest) = deviance(all) - deviance(rest), at the covariances fitted to the rest.
 
 The levels' shapes are tried one after the other, the users' first: one variance, then one a
 coefficient, then any covariance; at last a size of its own for each cluster's users. One with more
 numbers is taken if it is better by more than a standard error, over the folds, of the difference,
-and if all its searches ended at a top. A fold's begins where that of all users ended, so where it
-has not come to an end its own users are still in it, and it would be judged by what it was fitted
-to.
+and if all its searches came to an end: else a fold would be judged by what it was fitted to.
 """
 
 from __future__ import annotations
@@ -22,8 +20,9 @@ import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.solvers.known_clusters.tree import Tree
-from corsage.solvers.known_clusters.variances.scoring import BLIND, GAIN, Fitted, Scoring
+from corsage.solvers.known_clusters.variances.scoring import BLIND, Fitted, Scoring
 from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, FULL, ONE, Shape
+from corsage.solvers.known_clusters.variances.turning import searched
 
 CHOICE_FOLDS = 5
 MOST_DRAWN = 2000
@@ -36,6 +35,11 @@ LEAST_APART = 10
 """Nor where they have fewer users than these on average: a size of so few is mostly chance."""
 LIFTED_SHARE = 1e-2
 """The start of a variance that was found to be 0, as a share of the largest, or in all."""
+CLOSE = 0.1
+"""Shapes are compared at numbers where the slope of the deviance promises less than this: a
+twentieth of what one number more must gain."""
+OUT = 1e-3
+"""The same of a fold's: what is left of its own users in numbers that began with them."""
 NO_END = "the search for its most likely numbers has not come to an end"
 EXPLAINED = "its likelihood has no top: with no noise at all it explains these few records a user"
 DEAR = "what it gains is less than its numbers cost (AIC)"
@@ -91,11 +95,8 @@ def chosen(
     tried = tried_shapes(small, dealt(small.levels[0].parent, keys[some]), varies)
     while True:
         near = best(tried)
-        simplest = near is tried[0].fitted
-        if simplest and len(some) == len(keys):
-            return near, tried
-        found = Scoring(grouped(tree, near.shapes), near.shapes).fitted(near.x)
-        if simplest or found.gain < flat:
+        found = searched(grouped(tree, near.shapes), near.shapes, near.x)
+        if near is tried[0].fitted or found.converged or found.gain < flat:
             return replace(found, first=max(found.first, near.first)), tried
         tried = [replace(o, refused=NO_END) if o.fitted is near else o for o in tried]
 
@@ -129,8 +130,10 @@ def too_few(tree: Tree, fold: Ints) -> bool:
 
 
 def equal_shapes(tree: Tree, kind: str, varies: Ints) -> tuple[Shape, ...]:
-    """The same kind for all levels."""
-    return tuple(Shape(kind, varies, tree.users.b.shape[1]) for _ in tree.levels)
+    """The same kind for all levels, of what varies and has a variance that the data tell."""
+    d = tree.users.b.shape[1]
+    told = (varies if at.told is None else varies[at.told[varies]] for at in tree.levels)
+    return tuple(Shape(kind, own, d) for own in told)
 
 
 def wider(shapes: tuple[Shape, ...], place: int) -> Iterator[tuple[Shape, ...]]:
@@ -147,7 +150,7 @@ def apart(tree: Tree, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
 
 
 def judged(tree: Tree, fold: Ints, shapes: tuple[Shape, ...], near: Fitted | None = None) -> Judged:
-    """Fitted to all, beginning with a fit of other shapes, and to all but each fold.
+    """Fitted to all, beginning with a fit of other shapes, and by a few steps to all but each fold.
 
     Shapes that are tried beside others are refused by the first search that has no top, and where
     Akaike's criterion does not prefer them: left-out users say little of few clusters, for all
@@ -156,18 +159,15 @@ def judged(tree: Tree, fold: Ints, shapes: tuple[Shape, ...], near: Fitted | Non
     whole = grouped(tree, shapes)
     if near and (refused := hopeless(whole, fold, shapes)):
         return Judged(shapes, refused=refused)
-    start = started(near, shapes) if near else None
-    found = Scoring(whole, shapes).fitted(start, enough=BLIND if near else GAIN)
-    if near and not found.converged:
+    found = searched(whole, shapes, started(near, shapes) if near else None, CLOSE)
+    if near and found.gain >= CLOSE:
         return Judged(shapes, refused=NO_END)
     if near and near.deviance - found.deviance < 2 * (numbers(shapes) - numbers(near.shapes)):
         return Judged(shapes, refused=DEAR)
     folds = list[float]()
     for number in range(CHOICE_FOLDS):
-        rest = Scoring(part(whole, np.flatnonzero(fold != number)), shapes).fitted(
-            found.x, enough=BLIND
-        )
-        if near and not rest.converged:
+        rest = searched(part(whole, np.flatnonzero(fold != number)), shapes, found.x, OUT)
+        if near and rest.gain >= CLOSE:
             return Judged(shapes, refused=NO_END)
         folds.append(left_out(whole, rest))
     return Judged(shapes, found, np.array(folds))

@@ -45,12 +45,15 @@ class Shape:
     def inner(self) -> int:
         """Numbers of L."""
         r = len(self.varies)
-        return {ONE: 1, DIAGONAL: r, FULL: r * (r + 1) // 2}[self.kind]
+        return {ONE: min(r, 1), DIAGONAL: r, FULL: r * (r + 1) // 2}[self.kind]
 
     @property
     def size(self) -> int:
-        """Numbers in all: those of L, and with groups z, one of which is one too many."""
-        return self.inner + (self.groups if self.groups > 1 else 0)
+        """Numbers in all: those of L, and with groups z, one of which is one too many.
+
+        None where nothing varies.
+        """
+        return self.inner + (self.groups if self.groups > 1 and self.inner else 0)
 
     @cached_property
     def basis(self) -> Floats:
@@ -80,7 +83,7 @@ class Shape:
     def lines(self, x: Floats) -> tuple[Floats, Floats]:
         """The diagonals of L (g, r) and of dL/dx (size, g, r), where L has nothing beside them."""
         r = len(self.varies)
-        basis = np.ones((1, r)) if self.kind == ONE else np.eye(r)
+        basis = np.ones((self.inner, r)) if self.kind == ONE else np.eye(r)
         line = x[: self.inner] @ basis
         if self.groups == 1:
             return line[None], basis[:, None]
@@ -97,9 +100,9 @@ class Shape:
         if self.turn is not None:
             covariance = self.turn @ covariance @ self.turn.T
         lengths = np.sqrt(np.diag(covariance))
-        if self.kind == ONE:
+        if self.kind == ONE and r:
             inner = np.array([np.sqrt(np.mean(np.square(lengths)))])
-        elif self.kind == DIAGONAL:
+        elif self.kind == DIAGONAL or not r:
             inner = lengths
         else:
             floor = 1e-12 * max(float(np.trace(covariance)) / r, 1e-300)
@@ -107,4 +110,4 @@ class Shape:
         return np.concatenate([inner, np.ones(self.size - self.inner)])
 
     def _sizes(self, x: Floats) -> Floats:
-        return x[self.inner :] if self.groups > 1 else np.ones(1)
+        return x[self.inner :] if self.size > self.inner else np.ones(self.groups)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
@@ -21,6 +22,10 @@ FULL_TIMES = 8
 """Factor of the steps that a full covariance takes."""
 
 
+INTERVAL_ROUNDING = 1e-6
+"""A share of an interval that is rounding."""
+
+
 @dataclass
 class Likely:
     """A standard error, and the ends of an interval of 95%; None: it is not known."""
@@ -28,6 +33,13 @@ class Likely:
     se: float | None = None
     low: float | None = None
     high: float | None = None
+
+    def has(self, value: float) -> bool:
+        """True if a value is within the interval, or none is known."""
+        if self.low is None or self.high is None:
+            return True
+        slack = INTERVAL_ROUNDING * self.high
+        return self.low - slack <= value <= self.high + slack
 
     def times(self, factor: float) -> Likely:
         """In another unit."""
@@ -44,31 +56,56 @@ class Asked:
     names : of the levels and of the coefficients.
     matrix : a row t (d,) a coefficient: in the data's units it is t'x of the fit's x.
     label : the label's unit.
-    varies : which coefficients differ (r,).
+    pairs : whether of the correlations of all pairs, or of each coefficient with the last alone.
     """
 
     levels: list[str]
     names: list[str]
     matrix: Floats
     label: float
-    varies: list[int]
+    pairs: bool
 
 
-def work(tree: Tree, found: Fitted) -> int:
-    """About n d^2 r for each interval."""
+def work(tree: Tree, found: Fitted, pairs: bool) -> int:
+    """About n d^2 r for each interval; with those of the correlations of all pairs, or one each."""
     n, d = tree.users.b.shape
-    total = 1
+    total, most = 1, 0
     for shape in found.shapes:
         r = len(shape.varies)
-        total += {ONE: 1, FULL: FULL_TIMES * (2 * r - 1)}.get(shape.kind, r)
-    return int(n * d**2 * len(found.shapes[0].varies) * total)
+        every = r * (r + 1) // 2 if pairs else 2 * r - 1
+        total += {ONE: 1, FULL: FULL_TIMES * every}.get(shape.kind, r)
+        most = max(most, r)
+    return int(n * d**2 * most * total)
 
 
-def uncertain(tree: Tree, found: Fitted, asked: Asked) -> dict[str, Likely]:
-    """By `records`, `users: NAME`, and of correlations `users: NAME, LAST NAME`."""
-    whole = grouped(tree, found.shapes)
-    errors = Errors(whole, found.shapes, found.x, found.found.middle.sigma2)
-    intervals = Intervals(whole, found.shapes, found.x)
+def uncertain(tree: Tree, found: Fitted, asked: Asked) -> tuple[dict[str, Likely], bool]:
+    """By `records`, `users: NAME`, and of correlations `users: NAME, LATER NAME`.
+
+    By the profile of the likelihood; True: of the restricted one, as some estimate, which is that
+    one's, is not within the interval of the other. It happens with few rows for the coefficients.
+    """
+    whole, wanted = grouped(tree, found.shapes), estimates(found, asked)
+    for restricted in (False, True):
+        known = profiled(whole, found, asked, restricted)
+        if all(own.has(wanted[name]) for name, own in known.items() if name in wanted):
+            break
+    return known, restricted
+
+
+def estimates(found: Fitted, asked: Asked) -> dict[str, float]:
+    """The variances."""
+    sigma2 = found.found.middle.sigma2
+    known = {RECORDS: sigma2 * asked.label**2}
+    for name, own in zip(asked.levels, found.covariances, strict=False):
+        values = np.diag(asked.matrix @ own.mean(0) @ asked.matrix.T) * sigma2
+        known |= {f"{name}: {k}": float(v) for k, v in zip(asked.names, values, strict=True)}
+    return known
+
+
+def profiled(tree: Tree, found: Fitted, asked: Asked, restricted: bool) -> dict[str, Likely]:
+    """Errors, and intervals by one of the two likelihoods."""
+    errors = Errors(tree, found.shapes, found.x, found.found.middle.sigma2)
+    intervals = Intervals(tree, found.shapes, found.x, restricted)
     noise = likely(errors.noise(), intervals.noise())
     known = {RECORDS: noise.times(asked.label**2)}
     for level, name in enumerate(asked.levels):
@@ -79,19 +116,19 @@ def uncertain(tree: Tree, found: Fitted, asked: Asked) -> dict[str, Likely]:
 def of_level(
     errors: Errors, intervals: Intervals, level: int, asked: Asked
 ) -> Iterator[tuple[str, Likely]]:
-    """Of each coefficient that varies; of correlations with the last of them."""
-    shape, last = intervals.shapes[level], asked.varies[-1]
-    common = None
-    for k in asked.varies:
+    """Of each coefficient that varies; of correlations of all pairs, or of each with the last."""
+    shape, names = intervals.shapes[level], asked.names
+    which, common = shape.varies.tolist(), None
+    for k in which:
         t, size = directed(asked.matrix[k], shape.varies)
         if common is None or shape.kind != ONE:  # one variance: all are it, in their own units
             common = likely(errors.variance(level, t), intervals.variance(level, t))
-        yield asked.names[k], common.times(size**2)
-    if shape.kind == FULL:
-        end, _ = directed(asked.matrix[last], shape.varies)
-        for k in asked.varies[:-1]:
-            pair = intervals.correlation(level, end, directed(asked.matrix[k], shape.varies)[0])
-            yield f"{asked.names[k]}, {asked.names[last]}", likely(None, pair)
+        yield names[k], common.times(size**2)
+    for one, other in combinations(which, 2) if shape.kind == FULL else []:
+        if asked.pairs or other == which[-1]:
+            ends = [directed(asked.matrix[k], shape.varies)[0] for k in (other, one)]
+            pair = intervals.correlation(level, *ends)
+            yield f"{names[one]}, {names[other]}", likely(None, pair)
 
 
 def directed(t: Floats, varies: Ints) -> tuple[Floats, float]:

@@ -239,10 +239,9 @@ def evaluation_of(job: Job, requests: Sequence[Request], options: Mapping[str, A
     for request in requests:
         groups.setdefault(request.cohort.node, []).append(request)
     messages, everybody = [], (user for r in requests for user in r.cohort.users)
-    schema = Schema(numbers=job.reported)
-    options = {**options, **job.judging}
     samples = job.members.roster.samples("evaluate", everybody)
-    schema = expected(job, "evaluate", samples, schema)
+    schema = expected(job, "evaluate", samples, job.judgement(options))
+    options = {**options, **job.judging}
     tokens = {node: new_token() for node in groups}
     for node, group in groups.items():
         task = cohort_task(job, group, number, options, new, tokens[node])

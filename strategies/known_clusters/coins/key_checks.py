@@ -83,14 +83,19 @@ def check_estimable(keys: ClusterKeys, model: ModelKeys, loss: str) -> None:
 
 
 def check_random(keys: MixedModelKeys, model: ModelKeys) -> None:
-    """Refuse random intercepts where there is no intercept, or nothing for it to vary by."""
-    if keys.mixed_random == "all":
+    """Refuse random coefficients that are not there, or have nothing to vary by."""
+    named = ",".join(keys.mixed_random)
+    if not named:
+        raise ConfigError("mixed-random: name all, intercept, or columns.")
+    if named == "all":
         return
-    if not model.intercept:
-        raise ConfigError("mixed-random=intercept: with intercept=false there is none to vary.")
+    if "all" in keys.mixed_random:
+        raise ConfigError(f"mixed-random={named}: all stands alone.")
+    if "intercept" in keys.mixed_random and not model.intercept:
+        raise ConfigError(f"mixed-random={named}: with intercept=false there is none to vary.")
     for name, value in (("gamma", keys.known_gamma), ("lambda", keys.known_lambda)):
         if value in {"0", "0.0"}:
             raise ConfigError(
-                f"mixed-random=intercept known-{name}={value}: it must be above 0; a small number, "
+                f"mixed-random={named} known-{name}={value}: it must be above 0; a small number, "
                 "such as 1e-6, is nearly none."
             )

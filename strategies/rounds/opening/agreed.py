@@ -47,7 +47,7 @@ class Agreed:
         tables = [said.table for said in alike if said.table]
         if 2 * len(tables) > len(alike):
             policy = attached("tables").policy_of(self.config)
-            self.adopt(policy.agree(tables, numbers=not self.num_classes))
+            self.adopt(policy.agree(tables, self.num_classes, self._network))
 
     def adopt(self, preparation: Preparation) -> None:
         """Hold to what was agreed on."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from corsage.core.errors import ConfigError, DataError, NodeError
-from corsage.core.registry import attached
+from corsage.core.registry import attached, attachment
 from corsage.datasets.user_data import NO_TESTS
 from corsage.strategies.rounds.opening.agreed import fitting, labels
 
@@ -24,6 +25,8 @@ def check_data(job: Job) -> None:
         preparation = attached("tables").Preparation.read(json.loads(built.preparation))
         job.members.reception.adopt(preparation, built.num_classes)
     check_same(job)
+    if same := attachment("same data"):
+        same.check(job)
     agreed.num_classes = built.num_classes
     vars(job).pop("task", None)  # nothing that tasks say changes any more
     job.members.roster.reclaim()  # a resumed run remembers whose ids are
@@ -34,6 +37,12 @@ def check_data(job: Job) -> None:
         raise DataError(NO_TESTS)
     job.members.rest()
     check_new_users(job)
+
+
+def mark_of(job: Job, users: Sequence[str]) -> str:
+    """The mark of some users' data, by which a result says what it is of."""
+    same = attachment("same data")
+    return str(same.mark_of(job.built.data, users)) if same else ""
 
 
 def check_same(job: Job) -> None:

@@ -277,7 +277,7 @@ def test_what_cannot_be_fitted_is_refused():
     assert not fit(second).common
     with pytest.raises(ModelError, match="one grid"):
         fit(second, common=True)
-    with pytest.raises(ModelError, match="2 records for 2 coordinates"):
+    with pytest.raises(ModelError, match="2 rows for 2 coefficients"):
         fit(sums_of(x[:2, :1], y[:2, :1], cluster[:2]))
 
 

@@ -19,6 +19,7 @@ from corsage.solvers.known_clusters.absorbed import Level
 from corsage.solvers.known_clusters.blocks import Sums
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree, levels_of
+from corsage.solvers.known_clusters.variances import shape_choice
 from corsage.solvers.known_clusters.variances.scoring import BLIND, Fitted, Scoring
 from corsage.solvers.known_clusters.variances.shape_choice import (
     CHOICE_FOLDS,
@@ -32,6 +33,7 @@ from corsage.solvers.known_clusters.variances.shape_choice import (
     part,
 )
 from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, FULL, ONE, Shape
+from corsage.solvers.known_clusters.variances.turning import searched
 from tests.support.mixed_models import Records, records
 
 DATA = records(1, slopes=0.5)
@@ -168,12 +170,16 @@ def test_units_change_nothing(kind: str, sizes: list[float], shifts: list[float]
     assert predicted[1] == pytest.approx(scale[2] * predicted[0], rel=1e-6, abs=1e-6 * scale[2])
 
 
-def test_the_likelihood_of_users_that_are_left_out() -> None:
-    """log p(fold | rest), from all records as one normal vector, wbar flat."""
+def test_the_likelihood_of_users_that_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """log p(fold | rest), from all records as one normal vector, wbar flat; steps are few."""
     tree, fold = tree_of(DATA), dealt(DATA.own, np.random.default_rng(3).random(48))
     assert (np.bincount(fold) >= 9).all() and len(np.bincount(fold)) == CHOICE_FOLDS
     shapes = equal_shapes(tree, DIAGONAL, ALL)
+    near = judged(tree, fold, shapes)
+    for name in ("CLOSE", "OUT"):
+        monkeypatch.setattr(shape_choice, name, BLIND)
     found = judged(tree, fold, shapes)
+    assert near.folds == pytest.approx(found.folds, abs=0.1 * found.folds.std())
     for number in range(CHOICE_FOLDS):
         rest = part(tree, np.flatnonzero(fold != number))
         assert found.fitted is not None
@@ -222,6 +228,22 @@ def test_a_full_covariance_is_found_with_fewer_records_than_coefficients() -> No
     tree = drawn(x, rng.standard_normal((400, 4)) @ MIXED.T * 1.5, rng)
     found, _ = chosen(tree, rng.random(400), np.arange(4))
     assert found.shapes[0].kind == FULL and found.converged
+
+
+def test_a_full_covariance_ends_where_few_coefficients_differ() -> None:
+    """The first ten of twelve are the same for all; no place in a triangle makes searches creep."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        x = np.concatenate([rng.standard_normal((200, 25, 11)), np.ones((200, 25, 1))], axis=2)
+        root = np.zeros((12, 12))
+        root[10:, 10:] = [[0.5, 0.0], [0.8, 1.0]]
+        tree = drawn(x, rng.standard_normal((200, 12)) @ root.T, rng)
+        shapes = equal_shapes(tree, FULL, np.arange(12))
+        found = searched(tree, shapes, most=40)
+        assert found.gain < 1e-10
+        assert np.linalg.matrix_rank(found.roots[0][0], 1e-4) < 10
+        again = Scoring(tree, shapes).fitted(found.x, steps=10)
+        assert again.deviance == pytest.approx(found.deviance, abs=1e-6)
 
 
 def hierarchical(seed: int, **sizes: int) -> tuple[Tree, Standard, Hierarchical]:
@@ -307,6 +329,33 @@ def test_searches_neither_swing_nor_creep(
         d = tree.users.b.shape[1]
         assert Scoring(tree, equal_shapes(tree, ONE, np.arange(d))).fitted().converged
     assert np.median(steps) < 16
+
+
+def nested(seed: int) -> Tree:
+    """A table of few rows: users in clusters of all sizes, whose slopes may differ or not."""
+    rng, k = np.random.default_rng(seed), 15
+    own = np.repeat(np.arange(k), rng.integers(1, 5, k))
+    user = np.repeat(np.arange(len(own)), rng.integers(1, 4, len(own)))
+    x = np.column_stack([rng.standard_normal((len(user), 3)), np.ones(len(user))])
+    spread = rng.choice([0.0, 0.5, 2.0], (2, 4))
+    theta = spread[0] * rng.standard_normal((len(own), 4))
+    theta += (spread[1] * rng.standard_normal((k, 4)))[own]
+    y = (x * theta[user]).sum(1) + rng.choice([0.3, 1.0, 3.0]) * rng.standard_normal(len(user))
+    data = Records(x, y, user, own[user])
+    a, b, yy, counts = data.sums()
+    sums = Standard.of(a.sum(0), b.sum(0), counts.sum(), True).sums(a, b, yy)
+    return Tree(sums, levels_of(own, k), counts * 1.0).thinned()
+
+
+@pytest.mark.parametrize("seed", [5, 12, 15, 22, 24, 26, 27, 28])
+def test_a_search_ends_at_the_top_though_levels_share_what_sigma2_follows(seed: int) -> None:
+    """The scale of two levels at once, less what sigma^2 takes over, had no curvature."""
+    tree = nested(seed)
+    shapes = equal_shapes(tree, DIAGONAL, np.arange(4))
+    found = Scoring(tree, shapes).fitted()
+    assert found.converged and found.found.middle.sigma2 > 0
+    near = [x * 1.01 for x in found.x]
+    assert Scoring(tree, shapes).at(near).deviance > found.deviance - max(BLIND, found.rounding)
 
 
 def test_each_cluster_may_have_a_size_of_its_own() -> None:

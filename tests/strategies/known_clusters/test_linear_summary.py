@@ -302,9 +302,11 @@ def test_variances_have_errors_and_intervals_in_the_tables_units(numbers: Path, 
 
 def test_covariances_of_any_shape_have_intervals_of_correlations(any_shape: Any) -> None:
     found = any_shape
-    assert [one["name"] for one in found["correlations"]] == ["x0", "x1"]
+    pairs = [(one["name"], one["other"]) for one in found["correlations"]]
+    assert pairs == [("x0", "x1"), ("x0", "intercept"), ("x1", "intercept")]
+    assert "correlation with x1" in found["rows"]["users: x0"]
+    assert any(one["low"] is not None for one in found["correlations"])
     for one in found["correlations"]:
-        assert one["other"] == "intercept"
         if one["low"] is not None:
             assert -1 <= one["low"] < one["estimate"] < one["high"] <= 1
     levels = {one["level"]: one for one in found["variances"]}
@@ -341,7 +343,7 @@ def test_statistics_are_a_table_and_in_the_report(any_shape: Any) -> None:
     found = any_shape
     row = {"strategy": "mixed-model", "per_user": {}, "estimates": found}
     lines = list(statistics(row))
-    assert [line[1] for line in lines].count("correlation") == 2
+    assert [line[1] for line in lines].count("correlation") == 3
     first = dict(zip(("strategy", "part", "name", *STATISTICS), lines[0], strict=True))
     assert first["name"] == "x0" and first["low"] < first["estimate"] < first["high"]
     page = estimates.tables("mixed-model", found)

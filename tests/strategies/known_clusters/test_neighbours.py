@@ -20,13 +20,16 @@ from corsage.strategies.known_clusters.neighbours import (
     Neighbours,
     beside,
 )
+from corsage.strategies.known_clusters.own_sums import OwnSums
 from corsage.strategies.rounds.base import Result, Strategy
 from tests.support.federations import Notes
 
 NAMES = {
-    "one model for all": "exact-global",
-    "one model a cluster": "exact-cluster",
-    "one model a user": "exact-local",
+    "one model for all": ("exact-global", {}),
+    "one model a cluster": ("exact-cluster", {}),
+    "one model a user": ("exact-local", {}),
+    "random intercepts alone": ("mixed-model", {"mixed_random": "intercept"}),
+    "one centre for all clusters": ("mixed-model", {"mixed_grouping": "all"}),
 }
 
 
@@ -63,9 +66,11 @@ def test_they_are_the_methods_of_these_names(kind: str, tmp_path: Path) -> None:
     keys |= {"mixed_variances": "one", "mixed_intervals": "never"}
     strategy, result, _ = run("mixed-model", file, **keys)
     found = strategy.neighbours
+    assert len(found.beside) == (5 if kind == "numbers" else 3)
     assert found.own == pytest.approx(result.summaries[0].loss.mean, rel=1e-9)
     for one in found.beside:
-        _, theirs, _ = run(NAMES[one.neighbour.title], file, **keys)
+        name, more = NAMES[one.neighbour.title]
+        _, theirs, _ = run(name, file, **keys, **more, mixed_neighbours="never")
         if kind == "numbers" or one.neighbour is not ONE_A_USER:  # classes may have none
             assert one.loss == pytest.approx(theirs.summaries[0].loss.mean, rel=1e-6)
         assert one.gap == pytest.approx(one.loss - found.own, abs=1e-9)
@@ -78,13 +83,29 @@ def test_what_is_better_is_named(tmp_path: Path) -> None:
     """Users that hardly differ, and a mixed model that was made to believe that they do."""
     file = written(tmp_path, 0.0)
     own = np.linspace(1.0, 2.0, 12)
-    better = beside(ONE_FOR_ALL, own, own - 0.2 + 0.01 * np.sin(np.arange(12)))
-    noise = beside(ONE_A_USER, own, own - 0.2 + 3.0 * np.sin(np.arange(12)))
+    swing, even = np.sin(np.arange(12)), np.ones(12)
+    better = beside(ONE_FOR_ALL, own, own - 0.2 + 0.01 * swing, even)
+    noise = beside(ONE_A_USER, own, own - 0.2 + 3.0 * swing, even)
     found = Neighbours(1.5, [noise, better])
     assert not noise.better and found.best is better
     assert "strategy=exact-global" in str(found.findings())
     strategy, _, notes = run("mixed-model", file, labels="numbers")
     assert strategy.neighbours.told == "" and not any("strategy=" in n for n in notes.notes)
+
+
+def test_what_the_server_has_is_not_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, question = list[str](), OwnSums.question
+    monkeypatch.setattr(
+        OwnSums,
+        "question",
+        lambda sums, cohort: (asked.append(cohort.name), question(sums, cohort))[1],
+    )
+    strategy, _, _ = run("mixed-model", written(tmp_path, 0.5), labels="numbers")
+    titles = [one.neighbour.title for one in strategy.neighbours.beside]
+    assert titles[3:] == ["random intercepts alone", "one centre for all clusters"]
+    assert len(asked) == len(set(asked))
 
 
 def test_given_strengths_have_none(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from flwr.app import Message
 
@@ -19,12 +21,18 @@ from corsage.benchmarks.silent import (
     stopped,
     usual,
 )
+from corsage.core.configuration.config import Config
 from corsage.core.known_devices import KnownDevices, Standing
 from corsage.core.registry import ALGORITHMS
+from corsage.datasets.dealing.federated import simulated
 from corsage.strategies import strategy_class
 from corsage.strategies.devices.patience import Pace, Patience, Pending
 from corsage.strategies.devices.standing import Conduct
+from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.callbacks import Callback
+from corsage.strategies.rounds.same_data import marks as marks_of
 from corsage.strategies.rounds.state import restored, stored
+from tests.support.devices import Devices as Files
 from tests.support.federations import SUITED, Notes, settings
 
 FEW: dict[str, Any] = {"num_rounds": 4}
@@ -257,6 +265,38 @@ def test_a_node_whose_reply_is_refused_is_set_aside_at_once() -> None:
     assert notes.notes.count("user 0 is set aside for 1 round: its reply was refused") == 1
     ((who, told),) = result.summaries[0].findings[-1].rows
     assert who == "user 0" and told.startswith("a reply refused ")
+
+
+class Growing(Callback):
+    """A device's file has more samples after a round."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_round_end(self, strategy: Strategy[Any, Any], row: dict[str, Any]) -> None:
+        if row["round"] == 2:
+            arrays = dict(np.load(self.path))
+            np.savez(self.path, **{n: np.concatenate([a, a[:3]]) for n, a in arrays.items()})
+
+
+def test_a_device_whose_data_grow_is_asked_anew_and_takes_part(tmp_path: Path) -> None:
+    """It is left out until then; what has changed since the run began is noted, not refused."""
+    config, notes = settings("fedavg", num_users=4, num_rounds=7, fraction_train=1.0), Notes()
+    grid = Files(tmp_path, config)
+    strategy = strategy_class("fedavg")(config, [notes, Growing(tmp_path / "1.npz")])
+    strategy.start(grid)
+    assert [row["users"] for row in notes.rows] == [4, 4, 4, 3, 3, 4, 4]
+    marks = dict(strategy.job.built.data)
+    strategy.start(grid, num_rounds=8)
+    assert notes.notes[-1].endswith("not those that the run began with: user 1 is changed")
+    assert [user for user in marks if strategy.job.built.data[user] != marks[user]] == ["1"]
+    assert len({*marks.values(), *simulated_marks(config)}) == 8  # no server can try its guesses
+
+
+def simulated_marks(config: Config) -> list[int]:
+    """The marks of the same samples without a device's secret."""
+    data = simulated(config.data, config.federation.num_users, config.run.seed)
+    return marks_of(data, data.users)
 
 
 def test_a_users_own_failure_is_no_misbehaviour_of_its_node() -> None:

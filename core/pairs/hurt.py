@@ -11,17 +11,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
+
 from corsage.core.measures import Measure, measure_of
+from corsage.core.pairs.noise import NORMAL_QUANTILE, Sums, paired_errors, sums_of
 
 TIE = 1e-6
 """Two values are a tie if they differ by no more than this share of them: rounding does that."""
 NO_DIFFERENCE = 1e-9
 """Nor do they differ by less than this share of what one constant answer scores."""
-CERTAIN = 1.645
-"""Standard errors of a difference that chance exceeds in one case of twenty."""
 ROW_ALONE, ROW_TOGETHER = "alone", "together"
 NEW_SUFFIX = "+new"
 """How rows of new users end: they are compared with one another."""
+OWN_SUFFIX = "+own"
+"""How rows end in which every user has trained its own part at the end: those of `+ft` are so too,
+and are compared with these."""
 REFERENCES: Mapping[str, tuple[str, ...]] = {
     ROW_ALONE: ("local", "exact-local"),
     ROW_TOGETHER: ("fedavg", "exact-global"),
@@ -39,7 +43,8 @@ class Hurt:
     users : who is worse off by more than a tie, the most hurt first.
     share : of those that both rows judge, `compared` of them.
     beyond_noise : those of `users` whose loss is more than 1.645 standard errors of the difference,
-        taken from their test samples; None where such errors are not known.
+        of the same test samples under both rows; None where such errors are not known.
+    unsure : of how many of `users` the error is not known, where it is of others.
     """
 
     than: str
@@ -47,6 +52,7 @@ class Hurt:
     users: list[str] = field(default_factory=list)
     compared: int = 0
     beyond_noise: list[str] | None = None
+    unsure: int = 0
 
     def json(self) -> dict[str, Any]:
         """As files have it."""
@@ -62,28 +68,37 @@ class Hurt:
 
 @dataclass(frozen=True)
 class Row:
-    """A row as it is compared: its name, measure, users' values and their standard errors.
+    """A row as it is compared: its name, measure and users' values.
 
     `guess` is what one constant answer a user scores: where models fit without error, errors are
-    rounding, and nobody is better or worse off.
+    rounding, and nobody is better or worse off. `sums` are the users' of their test samples, and
+    those who are `untrained`, whose part of the model is as it was drawn, are not compared.
     """
 
     name: str
     measure: Measure
     values: Mapping[str, float]
-    errors: Mapping[str, float] = field(default_factory=dict)
     guess: float = 0.0
+    sums: Sums | None = None
+    untrained: frozenset[str] = frozenset()
 
 
 def hurt(row: Row, rows: Mapping[str, Row]) -> dict[str, Hurt]:
     """The users hurt in a row, beside each reference that is among the rows."""
     found = {}
     for kind, names in REFERENCES.items():
-        also = NEW_SUFFIX if row.name.endswith(NEW_SUFFIX) else ""
-        there = [rows[name + also] for name in names if name + also in rows]
+        there = [rows[name] for name in alike(row.name, names) if name in rows]
         if there and there[0].name != row.name and (one := compared(row, there[0])):
             found[kind] = one
     return found
+
+
+def alike(name: str, references: Sequence[str]) -> list[str]:
+    """The rows that one is compared with, the first best: those of users who came as late."""
+    if name.endswith(NEW_SUFFIX):
+        return [reference + NEW_SUFFIX for reference in references]
+    tuned = [reference + OWN_SUFFIX for reference in references if "+" in name]
+    return [*tuned, *references]
 
 
 def hurts(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Hurt]]:
@@ -91,23 +106,36 @@ def hurts(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Hurt]]:
     rows = {}
     for result in results:
         name, measure = str(result["strategy"]), measure_of(result)
-        errors = result.get("per_user_errors", {}).get(measure.name, {})
         guess = (result.get("baseline") or {}).get("mean", 0.0)
-        rows[name] = Row(name, measure, result["per_user"], errors, guess)
+        untrained = frozenset(result.get("untrained", ()))
+        own = measure, result["per_user"], guess, sums_of(result), untrained
+        rows[name] = Row(name, *own)
     return {name: hurt(row, rows) for name, row in rows.items()}
 
 
 def compared(row: Row, other: Row) -> Hurt | None:
-    """The users worse off in a row than in another one; None if no user is in both."""
-    users = [user for user in row.values if user in other.values]
+    """The users worse off in a row than in another one; None if no user is trained in both."""
+    without = row.untrained | other.untrained
+    users = [user for user in row.values if user in other.values and user not in without]
     if not users or row.measure != other.measure:
         return None
     lost = {user: loss(row, other, user) for user in users}
     worse = [user for user in users if lost[user] > tie(row, other, user)]
     worse.sort(key=lambda user: -lost[user])
-    known = bool(row.errors and other.errors)
-    sure = [user for user in worse if known and lost[user] > CERTAIN * error(row, other, user)]
-    return Hurt(other.name, len(worse) / len(users), worse, len(users), sure if known else None)
+    share, noise = len(worse) / len(users), noises(row, other, worse)
+    sure = [user for user in worse if lost[user] > NORMAL_QUANTILE * noise.get(user, math.inf)]
+    if row.sums is None or other.sums is None or (worse and not noise):
+        return Hurt(other.name, share, worse, len(users))
+    return Hurt(other.name, share, worse, len(users), sure, len(worse) - len(noise))
+
+
+def noises(row: Row, other: Row, users: list[str]) -> dict[str, float]:
+    """The standard errors of users' differences, where these are known."""
+    if row.sums is None or other.sums is None:
+        return {}
+    own, others = (np.array([one.values[u] for u in users]) for one in (row, other))
+    found = paired_errors(row.measure, users, (row.sums, own), (other.sums, others))
+    return {u: e for u, e in zip(users, found.tolist(), strict=True) if math.isfinite(e)}
 
 
 def loss(row: Row, other: Row, user: str) -> float:
@@ -119,11 +147,3 @@ def tie(row: Row, other: Row, user: str) -> float:
     """The difference up to which a user's two values are equal."""
     least = max(NO_DIFFERENCE * abs(row.guess), TIE * 1e-12)
     return max(TIE * abs(row.values[user]), TIE * abs(other.values[user]), least)
-
-
-def error(row: Row, other: Row, user: str) -> float:
-    """The standard error of a user's difference, as if the two rows had test samples of their own.
-
-    They have the same ones, so that the true one is mostly smaller: who is named is named rightly.
-    """
-    return math.hypot(row.errors.get(user, math.inf), other.errors.get(user, math.inf))
