@@ -68,10 +68,9 @@ class FederatedData:
 
     Of a table of one's own, `facts` name the columns, and `x` are raw cells until the federation
     has agreed on a `preparation` (`dealing.prepared`); `own` are then the users' own scales, if
-    each has one. Images and tokens have nothing of that. `notes` are worth a line each.
+    each has one. Images and tokens have names of `classes` alone. `notes` are worth a line each.
 
     Where nothing is `held_out`, users are judged by the samples that they train on.
-    each has one. Images and tokens have names of `classes` alone. `notes` are worth a line each.
     """
 
     users: list[str]

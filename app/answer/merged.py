@@ -10,6 +10,8 @@ import numpy as np
 
 from corsage.core.distribution import Spread, spread, worst_share
 from corsage.core.measures import MEASURES, measure_of
+from corsage.core.pairs.noise import dealt, sums_of
+from corsage.core.pairs.sums import MOST_SUMS, packed
 from corsage.strategies.rounds.judged import Baseline, Scored
 from corsage.strategies.rounds.results import Summary
 
@@ -18,7 +20,7 @@ ROOTS = ("rmse",)
 """Measures whose squares are means over samples."""
 SCORES = (
     *("users", "measure", "loss", "worst10", "per_user", "curve", "measures", "test_sizes"),
-    *("per_user_measures", "per_user_errors", "untested", "baseline", "hurt"),
+    *("per_user_measures", "outcomes", "untested", "baseline", "hurt"),
 )
 """What a row says of held-out rows; all else is of the fit to all rows."""
 
@@ -30,9 +32,7 @@ def merged(folds: Sequence[Json]) -> Json:
         return first
     sizes = [fold["test_sizes"] for fold in folds]
     tested = {user: sum(own.get(user, 0) for own in sizes) for own in sizes for user in own}
-    values, errors = {}, {}
-    for one in first["measures"]:
-        values[one], errors[one] = of_measure(folds, one)
+    values = {one: of_measure(folds, one) for one in first["measures"]}
     own = list(values[name].values())
     mean = float(np.mean(own))
     told = {one: {**plain(found), "pooled": None} for one, found in values.items()}
@@ -47,7 +47,7 @@ def merged(folds: Sequence[Json]) -> Json:
         "curve": [[first["rounds"], mean]],
         "measures": told,
         "per_user_measures": values,
-        "per_user_errors": {one: found for one, found in errors.items() if found},
+        "outcomes": outcomes_of(folds, {user: tested[user] for user in values[name]}),
         "test_sizes": tested,
         "untested": [user for user in first["untested"] if user not in tested],
     }
@@ -59,24 +59,31 @@ def plain(values: Mapping[str, float]) -> Json:
     return {**over, "users": len(values)}
 
 
-def of_measure(folds: Sequence[Json], name: str) -> tuple[dict[str, float], dict[str, float]]:
-    """Each user's value over the folds, by its test rows in them, and its standard error."""
+def of_measure(folds: Sequence[Json], name: str) -> dict[str, float]:
+    """Each user's value over the folds, by its test rows in them."""
     power = 2 if name in ROOTS else 1
-    sums: dict[str, list[float]] = {}
+    sums: dict[str, tuple[float, float]] = {}
     for fold in folds:
-        errors = fold["per_user_errors"].get(name, {})
         for user, value in fold["per_user_measures"][name].items():
-            n, total = fold["test_sizes"][user], sums.setdefault(user, [0.0, 0.0, 0.0])
-            error = n * errors.get(user, np.nan) * (2 * value if power == 2 else 1)
-            total[0] += n
-            total[1] += n * value**power
-            total[2] += error**2
-    values = {user: float((s / n) ** (1 / power)) for user, (n, s, _) in sums.items()}
-    return values, {
-        user: float(np.sqrt(e) / n / (2 * values[user] if power == 2 else 1))
-        for user, (n, _, e) in sums.items()
-        if np.isfinite(e) and values[user] > 0
-    }
+            n, (rows, total) = fold["test_sizes"][user], sums.get(user, (0.0, 0.0))
+            sums[user] = rows + n, total + n * value**power
+    return {user: float((total / n) ** (1 / power)) for user, (n, total) in sums.items()}
+
+
+def outcomes_of(folds: Sequence[Json], tested: Mapping[str, int]) -> Json:
+    """The sums of users' test rows of all folds, by which rows are compared pair by pair."""
+    found = [sums_of(fold) for fold in folds]
+    own = [(one, fold["test_sizes"]) for one, fold in zip(found, folds, strict=True) if one]
+    if len(own) < len(folds) or any(one.least != 1 for one, _ in own):
+        return {}
+    rows = np.full((len(tested), min(MOST_SUMS, max(tested.values()))), np.nan)
+    for place, user in enumerate(tested):
+        parts = [(one.rows[one.places[user]], sizes[user]) for one, sizes in own if user in sizes]
+        if all(size <= len(part) for part, size in parts):  # a sum of each row
+            each = np.concatenate([part[:size] for part, size in parts])
+            width = rows.shape[1]
+            rows[place] = np.bincount(dealt(len(each), width, 1), each, width)
+    return packed(measure_of(folds[0]), list(tested), list(tested), rows, at_home=True)
 
 
 def with_scores(summary: Summary, row: Json) -> Summary:
@@ -88,7 +95,6 @@ def with_scores(summary: Summary, row: Json) -> Summary:
             else None,
             found["pooled"],
             row["per_user_measures"][name],
-            row["per_user_errors"].get(name, {}),
         )
         for name, found in row["measures"].items()
     }
@@ -104,6 +110,7 @@ def with_scores(summary: Summary, row: Json) -> Summary:
         curve=[(int(at), value) for at, value in row["curve"]],
         measures=measures,
         test_sizes=row["test_sizes"],
+        outcomes=row.get("outcomes", {}),
         untested=row["untested"],
         baseline=Baseline(**base) if base else None,
     )
