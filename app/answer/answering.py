@@ -116,7 +116,7 @@ def check_one(names: Sequence[str]) -> None:
 
 def answered(found: Comparison, before: Json | None) -> Comparison:
     """Results with the scores that were found before the fit, where nothing was held out in it."""
-    if all(row.data().held_out for row in found.rows.values()):
+    if all(row.users_data().held_out for row in found.rows.values()):
         return found
     rows = {name: rescored(row, before) for name, row in found.rows.items()}
     for result in found.results.values():

@@ -17,7 +17,7 @@ MOST_RESIDUALS = 1500
 
 def facts(row: Row) -> Json:
     """Numbers of a row whose models are fitted to all rows of its data."""
-    data = row.data()
+    data = row.users_data()
     found: Json = {"rows": len(data.y), "users": len(data.users), "columns": columns(data)}
     if data.clusters:
         found["clusters"] = len(set(data.clusters.values()))

@@ -56,7 +56,7 @@ class Row:
         shared: Callable[[], Arrays],
         summary: Summary | None = None,
     ) -> None:
-        self.numbers, self._open, self.data, self.shared = numbers, models, data, shared
+        self.numbers, self._open, self.users_data, self.shared = numbers, models, data, shared
         self._summary = summary
         self.hurt: dict[str, Hurt] = {}
         """Who is worse off than alone, and than with one model for all."""
@@ -64,7 +64,7 @@ class Row:
     def with_numbers(self, numbers: Json, own: Callable[[Summary], Summary]) -> Row:
         """The same models with other numbers; `own` makes the strategy's object say them too."""
         summary = None if self._summary is None else own(self._summary)
-        return Row(numbers, self._open, self.data, self.shared, summary)
+        return Row(numbers, self._open, self.users_data, self.shared, summary)
 
     def compare(self, hurt: Mapping[str, Hurt]) -> None:
         """Take who is worse off here than in other rows of the same table."""
@@ -181,7 +181,7 @@ class Row:
         """The run's own data as the models take them."""
         from corsage.datasets.dealing.prepared_tables import prepared
 
-        data, agreed = self.data(), preparation_of(self.file.header)
+        data, agreed = self.users_data(), preparation_of(self.file.header)
         return data if agreed is None or data.facts is None else prepared(data, agreed)
 
     def models(self) -> Iterator[UserModel]:
@@ -262,7 +262,7 @@ class Row:
         return float(measure.user({**scores.counts, "num-examples": n})[0])
 
     def _vectors(self) -> Any:
-        vectors = self.data().vectors
+        vectors = self.users_data().vectors
         if vectors is None:
             raise DataError("the run's data have no vectors.")
         return vectors
