@@ -182,9 +182,7 @@ def parse(words: list[str]) -> tuple[dict[str, Any], str]:
                 raise ConfigError(f"{name}: needs a {NEEDED[name]}.")
         else:
             plain.append(word)
-    if plain and not ("=" in plain[0] or plain[0].endswith(".toml")):
-        hint = commands.suggestion(plain[0])
-        raise ConfigError(f"{plain[0]}: expected key=value or a TOML file.{hint}")
+    commands.check_words(plain)
     values = read_words(plain)
     resume = options["--resume"] or values.get("resume", "")
     if resume and is_study(Path(resume).expanduser()):

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from corsage.core.configuration.config import Config
 from corsage.core.configuration.held_objects import Held, hold
 from corsage.core.configuration.key_groups import SOME_USERS
+from corsage.core.configuration.known_keys import defaults
 from corsage.core.errors import ConfigError
+from corsage.core.keys import kebab
+from corsage.datasets.columns.typed import MANY_CLASSES
 from corsage.datasets.given.reading import read
 from corsage.datasets.given.wanted import Given
 from corsage.datasets.memory import Memory
@@ -20,8 +24,8 @@ NAMING = ("feature_columns", "drop_columns", "category_columns")
 """Keys that say what in the data is meant: they are not those of the data in memory."""
 Chosen = Mapping[str, tuple[str, ...]]
 """The columns that each of them names."""
-MOST_CLASSES_GUESSED = 20
-"""More classes than a table has as a rule."""
+ARGUMENTS = ("data", "x", "y", "user", "label", "cluster", "progress", "callbacks", "strategies")
+"""Arguments of `simulate`, `fit` and `study` that are no keys."""
 FILE_KINDS = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".npz": "npz"}
 
 
@@ -50,6 +54,7 @@ def data_of(
     `arrays` are x and y, `columns` what user, label and cluster are, `keys` the others that are
     given.
     """
+    check_arguments(keys)
     named = {what: value for what, value in columns.items() if value is not None}
     chosen = {name: words(keys.get(name, ())) for name in NAMING}
     if any(part is not None for part in arrays):
@@ -64,6 +69,15 @@ def data_of(
     if isinstance(data, str | Path):
         return Data(of_file(Path(data), named, chosen))
     return in_memory(data, named, chosen, keys)
+
+
+def check_arguments(keys: Mapping[str, Any]) -> None:
+    """Refuse what is nearly an argument; what is nearly a key is refused with the keys."""
+    known = [*ARGUMENTS, *(key.replace("-", "_") for key in defaults())]
+    for name in (name for name in keys if kebab(name) not in defaults()):
+        close = get_close_matches(name, known, 1)
+        if close and close[0] in ARGUMENTS:
+            raise ConfigError(f"{name}: no such argument. Did you mean {close[0]}?")
 
 
 def words(value: Any) -> tuple[str, ...]:
@@ -119,7 +133,7 @@ def in_memory(data: Any, named: Mapping[str, Any], chosen: Chosen, keys: Mapping
 
 def check_classes(number: int, flat: bool, said: str) -> None:
     """Ask whether many whole numbers of a table are classes: they may be scores, or euros."""
-    if number > MOST_CLASSES_GUESSED and flat and not said:
+    if number > MANY_CLASSES and flat and not said:
         raise ConfigError(
             f"label: whole numbers up to {number - 1}: classes, or numbers to predict? Say "
             'labels="classes" or labels="numbers".'

@@ -13,10 +13,11 @@ import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
+from shutil import get_terminal_size
 
 from corsage.app.help.facts import FACTS
 from corsage.app.help.pages import cells
-from corsage.app.output.usage import complain
+from corsage.app.output.usage import complain, narrowed
 from corsage.core.configuration.catalogue import catalogue, printed_as
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import write_atomically
@@ -191,7 +192,7 @@ def run(words: list[str]) -> int:
     if len(words) == 1 and words[0] in printed:
         print(printed[words[0]](), end="")
         return 0
-    print(USAGE, end="")
+    print(narrowed(USAGE, get_terminal_size((100, 24)).columns), end="")
     return 0 if {"-h", "--help"} & set(words) else 2
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from logging import WARNING
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from flwr.clientapp import ClientApp
 from flwr.supercore import log
@@ -160,7 +160,8 @@ def simulate(  # noqa: PLR0913 (data in every form that people have them in)
             warn_if_untested()
         columns = {"user": user, "label": label, "cluster": cluster}
         read = partial(data_of, data, (x, y), columns)
-        listed = [strategies] if isinstance(strategies, str | Strategy) else list(strategies)
+        several = isinstance(strategies, Sequence) and not isinstance(strategies, str)
+        listed: list[Any] = [*cast(Sequence[Any], strategies)] if several else [strategies]
         if listed == [AUTOMATIC]:
             answer: Comparison
             answer = attached("answer").answer(listed, read, keys, progress, callbacks, user)
@@ -281,8 +282,9 @@ def made(config: Config) -> list[AnyStrategy]:
 def named(entry: AnyStrategy | str, keys: Mapping[str, Any]) -> Config:
     """The configuration of strategies that are named, under the keys."""
     if not isinstance(entry, str):
-        name = getattr(entry, "__name__", repr(entry))
-        raise ConfigError(f"simulate: {name} is no strategy; give a name, or one made: {name}().")
+        made_one = f"one made: {entry.__name__}()" if isinstance(entry, type) else "FedRep(...)"
+        shown = getattr(entry, "__name__", repr(entry))
+        raise ConfigError(f"simulate: {shown:.60} is no strategy; give a name, or {made_one}.")
     for key, instead in KEYS_ELSEWHERE.items():
         if key in keys:
             raise ConfigError(f"{key.replace('_', '-')}: simulate() has no use for it; {instead}.")

@@ -145,6 +145,13 @@ def mixed_models() -> list[Measure]:
     return module.run()
 
 
+def beside_lme4() -> Iterator[Measure]:
+    """Mixed models of R's tables, Gaussian and generalised, beside what lme4 prints of them."""
+    from corsage.benchmarks import beside_lme4 as module
+
+    return module.run()
+
+
 def wide_tables() -> Iterator[Measure]:
     """Mixed models of tables with 5 to 300 columns, strengths estimated: CPU seconds of a run."""
     from corsage.benchmarks import wide_tables as module
@@ -218,6 +225,7 @@ BENCHMARKS: dict[str, Callable[[], Iterable[Measure]]] = {
     "robust": robust,
     "statistics": statistics,
     "mixed-models": mixed_models,
+    "beside-lme4": beside_lme4,
     "wide-tables": wide_tables,
     "forgetting": forgetting,
     "first-line": first_line,

@@ -146,7 +146,8 @@ def convert(name: str, value: Any, kind: type) -> Any:
         return kind(text)
     except (KeyError, ValueError):
         wanted = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
-        raise ConfigError(f"{name}={value}: not {wanted}.") from None
+        several = " Several values are for a study." * isinstance(value, list | tuple)
+        raise ConfigError(f"{name}={value}: not {wanted}.{several}") from None
 
 
 def check_limits(name: str, value: Any, limits: Mapping[str, Any]) -> None:

@@ -13,7 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from corsage.core.registry import LIKELIHOODS, attached
+
 Function = Callable[[Tensor, Tensor], Tensor]
+Link = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class ScalarLoss:
     above : curvature of a parabola through phi(u), with its slope there, that phi is below.
     bound : the largest curvature there is.
     classes : y are the two classes 0 and 1; else y are numbers.
+    mean, link : the mean of y by u, which a family's model predicts, and the way back.
     """
 
     name: str
@@ -36,6 +40,8 @@ class ScalarLoss:
     above: Function
     bound: float
     classes: bool
+    mean: Link = lambda u: u
+    link: Link = lambda mean: mean
 
 
 def sign(y: Tensor, like: Tensor) -> Tensor:
@@ -59,6 +65,8 @@ LOGISTIC = ScalarLoss(
     above=lambda u, y: torch.where(u.abs() < 1e-4, 0.25, torch.tanh(u / 2) / (2 * u)),
     bound=0.25,
     classes=True,
+    mean=torch.sigmoid,
+    link=torch.logit,
 )
 SQUARED_HINGE = ScalarLoss(
     "squared-hinge",
@@ -103,5 +111,8 @@ def scalar_loss(name: str, delta: float = 1.0) -> ScalarLoss | None:
     """The loss of that name; None for cross-entropy, which has an output for each class."""
     if name == "huber":
         return huber(delta)
+    if name in LIKELIHOODS:
+        loss: ScalarLoss = attached("families").FAMILIES[name].loss
+        return loss
     known = {loss.name: loss for loss in (LOGISTIC, SQUARED_HINGE, SQUARED_LOSS)}
     return known.get(name)

@@ -130,6 +130,7 @@ ATTACHED: dict[str, str] = {
     "combined": "clients.parts.combined",
     "cut": "networks.cut",
     "devices": "strategies.devices.devices",
+    "families": "core.families",
     "objective": "networks.training_objective",
     "own models": "networks.own_models",
     "outcomes": "clients.parts.outcomes",
@@ -139,6 +140,7 @@ ATTACHED: dict[str, str] = {
     "report": "app.report.document",
     "riding": "strategies.devices.riding",
     "robust": "core.robust",
+    "round lines": "app.output.round_lines",
     "same data": "strategies.rounds.same_data",
     "sizes": "strategies.rounds.sizes",
     "studies": "app.studies.performing",
@@ -149,6 +151,10 @@ ATTACHED: dict[str, str] = {
 }
 """What attaches to a run only where it is of use, by the name of its place: who reads a round need
 not know it."""
+
+
+LIKELIHOODS = ("binomial", "poisson", "negative-binomial", "gamma")
+"""Losses that are those of `families`, besides the logistic one; their labels keep their unit."""
 
 
 def attached(place: str) -> Any:

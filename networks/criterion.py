@@ -63,6 +63,12 @@ class Criterion(Sloped, Protocol):
     def counted(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The value that `measure` has of each sample: is it right, or the squared error."""
 
+    def response(self, outputs: Tensor) -> Tensor:
+        """Outputs on the scale of labels that are numbers."""
+
+    def link(self, answers: Tensor) -> Tensor:
+        """The outputs that give these answers."""
+
 
 @dataclass(frozen=True)
 class CrossEntropy:
@@ -93,6 +99,14 @@ class CrossEntropy:
     def counted(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Tell whether the largest logit is the right one."""
         return outputs.argmax(1) == y
+
+    def response(self, outputs: Tensor) -> Tensor:
+        """The logits."""
+        return outputs
+
+    def link(self, answers: Tensor) -> Tensor:
+        """The logits."""
+        return answers
 
 
 CROSS_ENTROPY = CrossEntropy()
@@ -141,9 +155,17 @@ class OneOutput:
         return self.loss.slope(outputs, y)
 
     def counted(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """(u - y)^2 of numbers; of classes, whether u > 0 says the right one."""
+        """(mean(u) - y)^2 of numbers; of classes, whether u > 0 says the right one."""
         u = outputs[:, 0]
-        return (u - y) ** 2 if self.numbers else (u > 0) == (y == 1)
+        return (self.loss.mean(u) - y) ** 2 if self.numbers else (u > 0) == (y == 1)
+
+    def response(self, outputs: Tensor) -> Tensor:
+        """The means that outputs stand for; of classes the scores."""
+        return self.loss.mean(outputs) if self.numbers else outputs
+
+    def link(self, answers: Tensor) -> Tensor:
+        """The outputs of these means; of classes the scores."""
+        return self.loss.link(answers) if self.numbers else answers
 
 
 def criterion_of(keys: ModelKeys, num_classes: int) -> Criterion:
@@ -159,7 +181,8 @@ def criterion_of(keys: ModelKeys, num_classes: int) -> Criterion:
     loss = scalar_loss(name, keys.huber_delta)
     if num_classes == 0 and (loss is None or loss.classes):
         raise ConfigError(
-            f"loss={name}: is for classes, the labels are numbers; set loss=squared or huber."
+            f"loss={name}: is for classes, the labels are numbers; set loss=squared or huber, or "
+            "of counts poisson."
         )
     if num_classes and loss is not None and not loss.classes:
         raise ConfigError(

@@ -264,9 +264,8 @@ class Network:
         """The division of the model, in one line."""
         trained = self.whole.stop
         fixed = self.vector.fixed.size
-        own = self.head.stop - self.head.start
-        words = f"{trained:,} of {trained + fixed:,} parameters train, {own:,} are a user's own"
-        words += f" ({self.said})"
+        head = self.head.stop - self.head.start
+        words = f"{trained:,} of {trained + fixed:,} parameters train; head: {head:,} ({self.said})"
         words += "; samples are whole numbers, which it takes as they are" * bool(self.tokens)
         if fixed and self.rear is not self:
             words += "; features of the frozen front are computed once a run"

@@ -135,6 +135,11 @@ class Outcome:
 
     # Labels that are numbers.
 
+    @property
+    def answers(self) -> Floats:
+        """The numbers that the model predicts (samples,)."""
+        return np.asarray(self.criterion.response(self.outputs)[:, 0].cpu().double().numpy())
+
     def squares(self) -> Counted:
         """Squared errors."""
         errors = self.criterion.counted(self.outputs, self.data.y).cpu().numpy()
@@ -142,7 +147,7 @@ class Outcome:
 
     def absolutes(self) -> Counted:
         """Absolute errors."""
-        return {ABSOLUTE: self.sums(np.abs(self.u[:, 0] - self.y))}
+        return {ABSOLUTE: self.sums(np.abs(self.answers - self.y))}
 
     def variation(self) -> Counted:
         """Squared errors beside the squares of the labels about each user's own mean.
@@ -154,7 +159,7 @@ class Outcome:
         first[there] = y[self.data.offsets[there]]
         mean = first + self.sums(y - first[self.user]) / np.maximum(self.data.sizes, 1)
         return {
-            RESIDUAL: self.sums(np.square(self.u[:, 0] - y)),
+            RESIDUAL: self.sums(np.square(self.answers - y)),
             LABEL_MEAN: mean,
             LABEL_SQUARES: self.sums(np.square(y - mean[self.user])),
         }

@@ -89,6 +89,12 @@ LIFTS = {
     "report": Lift(("app/report",), "report NOWHERE", "app/report", "scaffold"),
     "same data": Lift(("strategies/rounds/same_data.py",), "", "", "local"),
     "pairs": Lift(("clients/parts/outcomes.py", "core/pairs/sums.py"), "", "", "ditto"),
+    "families": Lift(
+        ("core/families.py",),
+        "strategy=local dataset=hierarchical model=linear loss=poisson",
+        "core/families",
+        "pfedme",
+    ),
     "together": Lift(("networks/together",), "", "", "apfl"),
 }
 

@@ -24,6 +24,8 @@ def facts(row: Row) -> Json:
     head = row.file.header
     if head.model["model"] != "linear" or data.num_classes or not (head.kept and row.file.alike):
         return found
+    if row.user(head.users[0]).network.criterion.name != "squared":
+        return found
     x, y, who = inputs(row)
     theta = models(row)[who]
     fitted = (x * theta).sum(1)

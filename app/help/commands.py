@@ -7,11 +7,15 @@ named, so whatever is heavy in it costs the others nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 
 from corsage.app.output.usage import exit_code
-from corsage.core.registry import part
+from corsage.core.configuration.known_keys import defaults
+from corsage.core.errors import ConfigError
+from corsage.core.registry import ALGORITHMS, part
 
 
 @dataclass(frozen=True)
@@ -83,8 +87,34 @@ def listing() -> str:
     )
 
 
+def check_words(words: Sequence[str]) -> None:
+    """Refuse words that are neither keys nor files of them, with what was meant."""
+    for place, text in enumerate(words):
+        if "=" in text[1:] or text.endswith(".toml"):
+            continue
+        meant = (not place and suggestion(text)) or as_a_key(words, place)
+        raise ConfigError(f"{text}: expected key=value or a TOML file.{meant}")
+
+
 def suggestion(word: str) -> str:
     """A hint for a first word that is neither a command nor a key."""
     close = get_close_matches(word, [*COMMANDS, *RUN_OPTIONS], 1)
     what = "" if close and close[0] in RUN_OPTIONS else "the command "
     return f" Did you mean {what}{close[0]}?" if close else ""
+
+
+def as_a_key(words: Sequence[str], place: int) -> str:
+    """A hint at the `key=value` that somebody meant by a word without `=`."""
+    text, before = words[place], words[place - 1] if place else ""
+    name, _, value = text.strip("-").partition(":")
+    value = value or "".join(word for word in words[place + 1 : place + 3] if word != "=")
+    kind = Path(text).suffix.removeprefix(".").lower()
+    meant = ""
+    if (key := name.replace("_", "-")) in defaults():
+        meant = f"{key}={value or 'VALUE'}"
+    elif text.strip(",") in ALGORITHMS:
+        listed = before if before.startswith("strategy=") else "strategy="
+        meant = f"{listed.rstrip(',')}{',' * (listed == before)}{text.strip(',')}"
+    elif kind in ("csv", "npz"):
+        meant = f"dataset={kind} data-file={text}"
+    return f" Did you mean {meant}?" * bool(meant)

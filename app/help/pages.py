@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from corsage.app.help import commands
 from corsage.app.help.facts import FACTS
+from corsage.app.output.usage import narrowed
 from corsage.core.configuration.key_groups import GROUPS
 from corsage.core.configuration.known_keys import OF_SOME, known_keys
 from corsage.core.errors import ConfigError
@@ -247,4 +248,5 @@ def show(topic: str = "", title: str = "") -> None:
 
     console = Console(highlight=False)
     for part in page(topic, title):
-        console.print(part, markup=False, soft_wrap=isinstance(part, str))
+        said = narrowed(part, console.width) if isinstance(part, str) else part
+        console.print(said, markup=False, soft_wrap=isinstance(part, str))

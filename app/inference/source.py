@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -55,7 +56,10 @@ class OfRun(Models):
         super().__init__(self._row.name, self._row.users, stored)
 
     def user(self, name: str) -> UserModel:
-        """A user's model."""
+        """A user's model; who was never drawn has no part of its own that was trained."""
+        if name in self._row.numbers.get("untrained", ()):
+            said = "was never drawn in training: its own part of the model is what all begin with"
+            print(f"user {name}: {said}", file=sys.stderr)
         return self._row.user(name)
 
     def new_user(self) -> UserModel:

@@ -22,8 +22,8 @@ from corsage.core.errors import ONE_SAMPLE, ModelError, Refused, StateLost, User
 from corsage.core.messages.replies import Reply
 
 REMEDY = (
-    "a batch has one sample, too few for BatchNorm: set another batch-size, or batch-norm=frozen "
-    "for users who have no more"
+    "a batch has one sample, too few for BatchNorm: set batch-norm=frozen, leave out users who "
+    "have no more (min-samples), or set batch-size above 1"
 )
 EMBEDDING = "index out of range in self"
 EMBEDDING_REMEDY = (

@@ -25,13 +25,23 @@ TITLES = ("measure", "strategy", "mean ± std", "pooled", "users")
 
 def notes(results: Sequence[Result]) -> list[str]:
     """The lines under a table of these results."""
-    found = [
-        *drawn_notes(results),
-        *hurt_notes(results),
-        *useless_notes(results),
-        *uncounted(results),
-    ]
-    return [*found, *untested(results), *chosen(results)]
+    found = [*over_samples(results), *drawn_notes(results), *hurt_notes(results)]
+    found += useless_notes(results)
+    return [*found, *uncounted(results), *untested(results), *chosen(results)]
+
+
+def over_samples(results: Sequence[Result]) -> Iterator[str]:
+    """The rows over all test samples, where users have unequal numbers of them."""
+    known = [result for result in results if uneven(result)]
+    if known:
+        each = (f"{r['strategy']} {measure_of(r).text(r['over_samples'])}" for r in known)
+        yield f"Over all test samples instead of users, of whom some have many: {', '.join(each)}"
+
+
+def uneven(result: Result) -> bool:
+    """True if some user has twice the test samples of another, or more."""
+    sizes = result.get("test_sizes", {}).values()
+    return "over_samples" in result and max(sizes) >= 2 * min(sizes)
 
 
 def drawn_notes(results: Sequence[Result]) -> Iterator[str]:
@@ -134,6 +144,25 @@ def chosen(results: Sequence[Result]) -> Iterator[str]:
         yield f"By default: {'; '.join(said)}"
 
 
+def tops(measure: Measure, results: Sequence[Result], means: Sequence[float | None]) -> list[bool]:
+    """The best means, each among rows of the same users; what is shown as equal to it, is as good.
+
+    A row that has no other beside it is the best of nothing, unless it is the only one.
+    """
+    whose = [frozenset(result["per_user"]) for result in results]
+    found = []
+    for users, mean in zip(whose, means, strict=True):
+        beside = [
+            m
+            for m, u in zip(means, whose, strict=True)
+            if m is not None and not users.isdisjoint(u)
+        ]
+        top = measure.text(max(beside, key=lambda m: float(measure.merit(m)))) if beside else ""
+        compared = len(beside) > 1 or len(results) == 1
+        found.append(mean is not None and compared and measure.text(mean) == top)
+    return found
+
+
 def measures_table(results: Sequence[Result]) -> Table | None:
     """All measures but the first, one block each; None if there is only one."""
     names = dict.fromkeys(name for result in results for name in result.get("measures", {}))
@@ -153,11 +182,10 @@ def measures_table(results: Sequence[Result]) -> Table | None:
 def block(measure: Measure, results: Sequence[Result]) -> Iterator[list[Text]]:
     """The rows of one measure, the best of them bold."""
     own = [(r, r["measures"][measure.name]) for r in results if measure.name in r["measures"]]
-    means = [found["mean"] for _, found in own if found["mean"] is not None]
-    top = measure.text(max(means, key=lambda value: float(measure.merit(value)))) if means else ""
+    bold = tops(measure, [result for result, _ in own], [found["mean"] for _, found in own])
     for place, (result, found) in enumerate(own):
         mean = measure.text(found["mean"])
-        style = "bold" if mean == top else ""
+        style = "bold" if bold[place] else ""
         spread = f"{mean} ± {measure.text(found['std'])}" if found["mean"] is not None else DASH
         yield [
             Text(measure.title if not place else ""),

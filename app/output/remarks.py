@@ -7,7 +7,7 @@ each user says what its own training labels would give.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from corsage.core.configuration.data_keys import UNSCALED
 from corsage.core.configuration.known_keys import defaults, keys_of_algorithms
 from corsage.core.measures import MEASURES
 from corsage.core.registry import ALGORITHMS, attached, source
+from corsage.datasets.dealing.dealt import two_meanings
 from corsage.datasets.dealing.federated import simulated
 from corsage.datasets.user_data import FederatedData
 from corsage.strategies.rounds.base import Strategy
@@ -36,7 +37,7 @@ SCALED_UNTRAINED = "; more rounds or another lr may help"
 OVERTRAINED = "; fewer rounds, a smaller lr or a larger weight-decay may help"
 """Advice to who trains by SGD."""
 WORSE = 1.1
-"""A last error so many times the first is one that has risen."""
+"""A last error so many times the first is one that has risen, and scores fall as far."""
 
 
 class Remarks(Callback):
@@ -48,37 +49,46 @@ class Remarks(Callback):
     strategies : of the run, by name, for its first one, which alone says what is so of all.
     """
 
+    reports = True
+
     def __init__(self, strategies: Sequence[str] = ()) -> None:
         self.strategies = strategies
 
     def on_start(self, strategy: Strategy[Any, Any]) -> None:
         """A line on each thing that was noticed, and on inputs that SGD will not like."""
         for note in idle(strategy.config, self.strategies) if self.strategies else ():
-            strategy.job.note(note)
+            strategy.job.note.warn(note)
         data = dealt(strategy)
         if data is None:
             return
-        for note in data.notes if self.strategies else ():
+        for note in (*two_meanings(strategy.config.data), *data.notes) if self.strategies else ():
             strategy.job.note(note)
-        if by_sgd(strategy) and (said := wild(as_inputs(data, strategy))):
-            strategy.job.note(said)
+        if by_sgd(strategy) and (said := stands_still(strategy) or wild(as_inputs(data, strategy))):
+            strategy.job.note.warn(said)
 
     def on_end(self, strategy: Strategy[Any, Any], results: Sequence[Summary]) -> None:
-        """A line on each row whose models are of no use, as far as they were not fitted to it."""
-        if not strategy.config.data.test_fraction:
-            return
-        rose = risen(results[0]) if results else ""
-        if rose:
-            strategy.job.note(rose + OVERTRAINED * by_sgd(strategy))
-        for result in results[bool(rose) :]:
-            if said := useless(result.json()):
-                row = f"{result.strategy}: " if result is not results[0] else ""
-                strategy.job.note(row + said + untrained(strategy))
+        """A line on each row whose models are of no use."""
+        for said in verdicts(strategy, results):
+            strategy.job.note.warn(said)
+
+
+def verdicts(strategy: Strategy[Any, Any], results: Sequence[Summary]) -> Iterator[str]:
+    """Lines on rows that got worse, or whose models are no better than a guess; of a fit to all
+    samples, which judges by the same, there is none."""
+    if not strategy.config.data.test_fraction:
+        return
+    worse = worsened(results[0]) if results else ""
+    if worse:
+        yield worse + OVERTRAINED * by_sgd(strategy)
+    for result in results[bool(worse) :]:
+        if said := useless(result.json()):
+            row = f"{result.strategy}: " if result is not results[0] else ""
+            yield row + said + untrained(strategy)
 
 
 def untrained(strategy: Strategy[Any, Any]) -> str:
     """Advice on models that are no better than a guess; a standardised table is scaled already."""
-    if not by_sgd(strategy):
+    if not by_sgd(strategy) or stands_still(strategy):
         return ""
     agreed = strategy.job.agreed.preparation
     return SCALED_UNTRAINED if agreed and agreed.scaling != UNSCALED else UNTRAINED
@@ -120,6 +130,11 @@ def by_sgd(strategy: Strategy[Any, Any]) -> bool:
     return not (ALGORITHMS[source(strategy.name)].family in SOLVED and strategy.job.convex)
 
 
+def stands_still(strategy: Strategy[Any, Any]) -> str:
+    """A remark on steps of no length."""
+    return "lr=0: no step changes anything; set it above 0" * (strategy.config.train.lr == 0)
+
+
 def wild(data: FederatedData) -> str:
     """A remark on inputs that are far from 1; nothing if they are not."""
     rows = data.x[:: max(1, len(data.x) // REMARK_SAMPLES)]
@@ -137,15 +152,16 @@ def wild(data: FederatedData) -> str:
     )
 
 
-def risen(result: Summary) -> str:
-    """A remark on an error that rose over the run."""
+def worsened(result: Summary) -> str:
+    """A remark on a measure that got worse over the run: an error that rose, a score that fell."""
     measure = MEASURES[result.measure]
-    if measure.higher_is_better or len(result.curve) < 2:
+    if len(result.curve) < 2:
         return ""
     (early, first), (late, last) = result.curve[0], result.curve[-1]
-    if last <= WORSE * first:
+    if float(measure.merit(first - last)) <= (WORSE - 1) * abs(first):
         return ""
     return (
-        f"{measure.word} rose from {measure.text(first)} at round {early} to {measure.text(last)} "
-        f"at {late}"
+        f"{measure.word} {'fell' if measure.higher_is_better else 'rose'} from "
+        f"{measure.text(first)}{measure.unit} at round {early} to {measure.text(last)}"
+        f"{measure.unit} at {late}"
     )

@@ -15,7 +15,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from corsage.app.output.notes import notes
+from corsage.app.output.notes import notes, tops
 from corsage.core.measures import ACCURACY, DASH, Measure, measure_of
 
 Row = Mapping[str, Any]
@@ -88,12 +88,9 @@ def shared_measure(results: Sequence[Result]) -> Measure:
 
 
 def best(results: Sequence[Result]) -> list[bool]:
-    """The results of the best mean; those that are shown as equal to it share the honour."""
+    """The results of the best mean among rows of the same users."""
     measure = shared_measure(results)
-    means = [result[measure.name]["mean"] for result in results]
-    merits = measure.merit(means)
-    top = measure.text(means[int(np.argmax(merits))]) if means else ""
-    return [measure.text(mean) == top for mean in means]
+    return tops(measure, results, [result[measure.name]["mean"] for result in results])
 
 
 def columns(measure: Measure) -> tuple[str, ...]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
+from shutil import get_terminal_size
 
 from corsage.core.errors import UNUSABLE, ConfigError, CorsageError
 from corsage.core.registry import not_installed
@@ -55,13 +57,30 @@ def command(usage: str, mistakes: Errors = UNUSABLE, needs_words: bool = False) 
         def run(words: list[str]) -> int:
             missing = needs_words and not words
             if missing or {"-h", "--help"} & set(words):
-                print(usage, end="")
+                print(narrowed(usage, get_terminal_size((100, 24)).columns), end="")
                 return 2 * missing
             return exit_code(lambda: work(words), mistakes)
 
         return run
 
     return made
+
+
+def narrowed(text: str, width: int) -> str:
+    """Lines of help, none wider than the terminal, and no word broken; what is said of a word
+    goes on below itself."""
+    return "\n".join(
+        line if len(line) <= width else folded(line, width) for line in text.split("\n")
+    )
+
+
+def folded(line: str, width: int) -> str:
+    """A long line on several; what is said of a word goes on below itself."""
+    match = re.match(r" *\S+(?: \S+)* {2,}|usage: corsage \w+ | *", line)
+    indent = match.end() if match and match.end() < width // 2 else 4
+    return textwrap.fill(
+        line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def in_a_line(error: BaseException) -> str:

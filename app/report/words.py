@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from corsage.app.output.notes import drawn_notes
+from corsage.app.output.notes import drawn_notes, over_samples
 from corsage.app.output.summary import (
     Result,
     best,
@@ -57,6 +57,7 @@ def notes(results: Sequence[Result], failed: Mapping[str, str]) -> str:
         f"<strong>{escape(name)} failed:</strong> {escape(why)}" for name, why in failed.items()
     ]
     level, below = guesses(results)
+    level += [f"{said}." for said in over_samples(results)]
     lines += [escape(said) for said in (*below, *without_tests(results))]
     lines += [f"{escape(said)}." for said in dropped(results)]
     marked = "".join(f'<p class="warn">{line}</p>\n' for line in lines)

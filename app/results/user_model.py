@@ -91,7 +91,8 @@ class UserModel:
             return with_ends(self, x, interval)
         outputs, criterion = self.outputs(x), self.network.criterion
         if criterion.numbers:
-            return np.asarray(self._original(outputs[:, 0].cpu().numpy()))
+            answers = criterion.response(outputs)[:, 0]
+            return np.asarray(self._original(answers.cpu().numpy()))
         one = outputs.shape[1] == 1
         labels = (outputs[:, 0] > 0).long() if one else outputs.argmax(1)
         return self.names[labels.numpy()] if len(self.names) else labels.numpy()

@@ -61,7 +61,7 @@ def rows_in(place: Path, config: Config) -> tuple[dict[str, Row], dict[str, str]
         shared = partial(shared_arrays, place / name)
         for json in found:
             models = partial(models_of, place / name, json["strategy"])
-            data = partial(data_of, config, place, users_of(json), json.get("data", ""))
+            data = partial(data_of, config, place, users_of(dict(json)), json.get("data", ""))
             rows[json["strategy"]] = Row(dict(json), models, data, shared)
     return rows, failed
 

@@ -45,7 +45,7 @@ class Recorder(Callback):
     def on_start(self, strategy: Strategy[Any, Any]) -> None:
         """Take over the newest sane checkpoint, if there is one, and the metrics up to it."""
         guarded(self.folder.mkdir, parents=True, exist_ok=True)
-        self.checkpoints.note = strategy.job.note
+        self.checkpoints.note = strategy.job.note.warn
         kinds = {name: type(part) for name, part in strategy.parts.items()}
         self.versions = {}
         for number, parts in self.checkpoints.sane(kinds):

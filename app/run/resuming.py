@@ -47,8 +47,8 @@ FREE = {
 
 FORGOTTEN_MARK = "forgotten"
 """What stands in `config.json` of a run that has forgotten users."""
-EMPTY_FOLDER = "no config.json in it: there is nothing to go on with, start a new run"
-"""What is wrong with the folder of a run that was killed before it began."""
+EMPTY_FOLDER = "no config.json in it: no run has begun there; start a new run"
+"""What is wrong with another folder, and with that of a run that was killed before it began."""
 
 
 def description(run: str, version: str, config: Config) -> dict[str, Any]:
@@ -103,7 +103,9 @@ def is_unsealed(path: Path) -> bool:
 
 
 def not_a_run(folder: Path, why: str) -> CannotResume:
-    """The error for a folder that no run can be resumed from."""
+    """The error for a folder that no run can be read from."""
+    if not folder.exists():
+        return CannotResume(f"{folder}: there is no such folder.")
     return CannotResume(f"{folder}: not a run folder of Corsage ({why}).")
 
 

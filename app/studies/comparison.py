@@ -18,7 +18,10 @@ from corsage.core.version import VERSION
 from corsage.strategies.effort import as_set
 
 Json = dict[str, Any]
-CSV_NUMBERS = ("worst10", "gradient_steps", "bytes_up", "bytes_down", "messages", "seconds")
+CSV_NUMBERS = (
+    *("over_samples", "worst10", "gradient_steps", "bytes_up", "bytes_down", "messages"),
+    "seconds",
+)
 """What a line of the CSV file has of a result besides its measure."""
 
 
@@ -95,7 +98,8 @@ class Study:
             for result in run.results:
                 measure = str(result.get("measure", "accuracy"))
                 spread = result[measure]
-                row: Json = {**run.settings, "seed": run.seed, "strategy": result["strategy"]}
+                own = run.settings_of(str(result["strategy"]))
+                row: Json = {**own, "seed": run.seed, "strategy": result["strategy"]}
                 row |= {"measure": measure, "mean": spread["mean"], "std_over_users": spread["std"]}
                 row["last10"] = result.get(f"{measure}_last10")
                 row |= {name: result.get(name) for name in CSV_NUMBERS}
@@ -200,7 +204,24 @@ class Study:
         works = {run.config.train.work for run in self.runs}
         if works == {"as-set"}:
             sums = {as_set(run.config, n) for run in self.runs for n in run.config.run.strategy}
-            return "Work as set: methods do not all take as many steps." if len(sums) > 1 else ""
-        if len(works) > 1 or len(budgets) > 1:
-            return "Work differs between the runs: see the gradient steps."
+            said = "Work as set: methods do not all take as many steps; work=equal makes them."
+            return said if len(sums) > 1 else ""
+        if len(works) > 1:
+            return "Work differs between the runs: work=equal in all of them makes it equal."
+        if len(budgets) > 1:
+            return unequal_budgets(self.runs)
         return ""
+
+
+def unequal_budgets(runs: Sequence[Done]) -> str:
+    """A line on runs of equal work within, but not between them."""
+    most = max(run.config.train.work_epochs for run in runs)
+    less = [run for run in runs if run.config.train.work_epochs < most]
+    names = dict.fromkeys(name for run in less for name in run.config.run.strategy)
+    shown = ", ".join(
+        f"{epochs:g}" for epochs in sorted({r.config.train.work_epochs for r in runs})
+    )
+    return (
+        f"Work differs between the runs (work-epochs={shown}): {', '.join(names)} again with "
+        f"work-epochs={most:g} makes it equal."
+    )

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from corsage.core.configuration.command_line import each_of, exampled
-from corsage.core.configuration.config import Config
+from corsage.core.configuration.config import Config, strategies_of
+from corsage.core.configuration.known_keys import idle_keys, keys_of_algorithms
 from corsage.core.errors import ConfigError
 from corsage.core.keys import word
+from corsage.strategies.effort import with_budget
 
 FIXED = ("resume", "from-round", "run-dir", "study-workers")
 """Keys that say how a study is run, and not what."""
@@ -48,14 +50,28 @@ class Grid:
 
     @property
     def cells(self) -> list[Cell]:
-        """Every combination; the seed changes first."""
+        """Every combination in which there is something to run; the seed changes first."""
         keys = sorted(self.varied, key=lambda key: key == "seed")
         products = itertools.product(*(self.varied[key] for key in keys))
-        return [Cell(dict(zip(keys, values, strict=True))) for values in products]
+        cells = (Cell(dict(zip(keys, values, strict=True))) for values in products)
+        return [cell for cell in cells if not self.named(cell) or self.at_work(cell)]
 
     def keys(self, cell: Cell) -> dict[str, Any]:
-        """All keys of one run."""
-        return {**self.base, **cell.values}
+        """All keys of one run, whose strategies do the work of the whole comparison."""
+        keys, some = {**self.base, **cell.values}, self.at_work(cell)
+        if some == self.named(cell):
+            return keys
+        work = with_budget(Config.parse(keys)).train.work_epochs
+        return {**keys, "strategy": ",".join(some), "work-epochs": work}
+
+    def named(self, cell: Cell) -> list[str]:
+        """The strategies of a combination."""
+        return strategies_of({**self.base, **cell.values})
+
+    def at_work(self, cell: Cell) -> list[str]:
+        """Those of them that are not run elsewhere, under other values of others' keys."""
+        new = {key for key, value in cell.values.items() if value != self.varied[key][0]}
+        return [name for name in self.named(cell) if not new & idle_keys([name])]
 
     def check(self) -> None:
         """Refuse, before anything runs, what a run of the study would refuse."""
@@ -64,6 +80,7 @@ class Grid:
         for key in FIXED:
             if key in self.varied:
                 raise ConfigError(f"{key}={','.join(self.varied[key])}: one value, in a study too.")
+        self._check_read()
         meant: dict[str, str] = {}
         for cell in self.cells:
             config = Config.parse(self.keys(cell))
@@ -75,6 +92,17 @@ class Grid:
                     f"{cell.name}: is in the study twice{other}; name each value once."
                 )
             meant[values] = cell.name
+
+    def _check_read(self) -> None:
+        """Refuse values of a key that no strategy of the study reads."""
+        words = self.varied.get("strategy", [self.base.get("strategy", "")])
+        names = list(dict.fromkeys(n for w in words for n in strategies_of({"strategy": w})))
+        for key in self.varied.keys() & (idle_keys(names) if names else ()):
+            owners = ", ".join(keys_of_algorithms()[key])
+            raise ConfigError(
+                f"{key}={','.join(self.varied[key])}: none of {', '.join(names)} reads it; it is "
+                f"for {owners}."
+            )
 
     def json(self) -> dict[str, Any]:
         """As `study.json` has it."""

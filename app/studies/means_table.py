@@ -8,6 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.text import Text
 
+from corsage.app.output.notes import uneven
 from corsage.app.output.summary import (
     NAME_COLUMNS,
     Airy,
@@ -28,8 +29,9 @@ def heads(study: Study) -> list[str]:
     measure = study.rows[0].measure
     several = "± sd over seeds" if len(study.seeds) > 1 else "of one seed"
     return [
-        "strategy", *study.settings, f"{measure.title}\n{several}", "std over\nusers", "worst\n10%",
-        "to the\nbest", "95%\nover seeds", "95%\nover users", "steps\na user", "bytes", "time",
+        "strategy", *study.settings, f"{measure.title}\n{several}", "std over\nusers",
+        "over\nsamples", "worst\n10%", "to the\nbest", "95%\nover seeds", "95%\nover users",
+        "steps\na user", "bytes", "time",
     ]  # fmt: skip
 
 
@@ -43,9 +45,15 @@ def cells(one: Compared, settings: list[str]) -> list[str]:
     mean = signed(found.mean, row.measure) if found else "best" if one.only_best else ""
     return [
         row.strategy, *(row.settings.get(key, DASH) for key in settings), middle,
-        text(row.over_users), text(row.average("worst10")), mean, seeds, users,
+        text(row.over_users), DASH if (all_of := over_samples(row)) is None else text(all_of),
+        text(row.average("worst10")), mean, seeds, users,
         *costs(row),
     ]  # fmt: skip
+
+
+def over_samples(row: StudyRow) -> float | None:
+    """The mean over test samples instead of users, where these have unequal numbers of them."""
+    return row.average("over_samples") if any(map(uneven, row.by_seed.values())) else None
 
 
 def costs(row: StudyRow) -> list[str]:

@@ -15,8 +15,10 @@ import numpy as np
 from corsage.app.output.summary import Result
 from corsage.core.arrays import Floats
 from corsage.core.configuration.config import Config
+from corsage.core.configuration.known_keys import idle_keys
 from corsage.core.keys import Value, flatten
 from corsage.core.measures import Measure, measure_of
+from corsage.core.registry import ALGORITHMS
 
 Settings = Mapping[str, str]
 Json = dict[str, Any]
@@ -45,6 +47,12 @@ class Done:
     config: Config
     results: Sequence[Result] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
+
+    def settings_of(self, row: str) -> Settings:
+        """Those that the strategy of a row reads."""
+        name = row.partition("+")[0]
+        others = idle_keys([name]) if name in ALGORITHMS else ()
+        return {key: value for key, value in self.settings.items() if key not in others}
 
     @cached_property
     def data(self) -> dict[str, Value]:
@@ -160,8 +168,9 @@ def rows_of(runs: Iterable[Done]) -> list[StudyRow]:
         for result in run.results:
             name = str(result["strategy"])
             users = json.dumps([run.data, name.endswith(NEW_USERS)], sort_keys=True)
-            key = (json.dumps(run.settings), name)
-            found.setdefault(key, (run.settings, users, {}))[2][run.seed] = result
+            settings = run.settings_of(name)
+            seeds = found.setdefault((json.dumps(settings), name), (settings, users, {}))[2]
+            seeds.setdefault(run.seed, result)
     return [StudyRow(name, s, seeds, users) for (_, name), (s, users, seeds) in found.items()]
 
 

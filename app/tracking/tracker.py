@@ -101,7 +101,7 @@ class Tracker(Callback):
     def on_start(self, strategy: Strategy[Any, Any]) -> None:
         """Begin, and tell what was missed."""
         self.close()
-        self.note = strategy.job.note
+        self.note = strategy.job.note.warn
         self._open, self._ended, self._failed = True, False, False
         self._safely(lambda: self._begin(strategy))
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 
 from corsage.clients.base import Got, Models, Sent
 from corsage.clients.convex import Answer
+from corsage.clients.known_clusters import likelihood
 from corsage.clients.known_clusters.cohort import CohortClient
 from corsage.core.arrays import Array, Arrays, Floats
 from corsage.core.messages.asked import Takes, floats
@@ -57,6 +59,7 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
             "covariance": floats("P", "P"),
             "map": floats("P", "P"),
             "root": floats("P", "P"),
+            **likelihood.LIKELIHOOD_ROWS,
         },
         options={
             "ask": Text(40),
@@ -66,6 +69,7 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
             "as": OneOf((EXACT, NEWTON, ABOVE)),
             "next": OneOf((EXACT, NEWTON, ABOVE)),
             "ratios": Listed(Real(0), 100),
+            **likelihood.LIKELIHOOD_OPTIONS,
         },
         at_home=("each",),
         squares=100,
@@ -79,6 +83,8 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
             "deliver": self.deliver,
             "reml": self.likelihood_sums,
             "summary": self.summary,
+            "likelihood-begin": partial(likelihood.begin, self),
+            "likelihood": partial(likelihood.likelihood, self),
         }
 
     def step(self, got: Got) -> Sent:
@@ -125,11 +131,16 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
     def summary(self, got: Got) -> Sent:
         """Squares that are left, and each user's estimate, in units of the noise."""
         theta = np.asarray(self.models(got).whole, np.float64)
-        exact = self.network.criterion.name == "squared"
-        now, centre = self.quadratics(theta, EXACT if exact else NEWTON), got.rows["w"]
+        exact, centre = self.network.criterion.name == "squared", got.rows["w"]
+        if "shape" in got.rows:
+            now = Quadratics(*likelihood.curved(self, theta, got.rows))
+        else:
+            now = self.quadratics(theta, EXACT if exact else NEWTON)
         rank = np.linalg.matrix_rank(now.a, hermitian=True)
         square = 2 * self.losses.value(self.tensor(theta)).sum().item() if exact else 0.0
-        if "root" not in got.rows:
+        if "shape" in got.rows:
+            square = likelihood.pearson(self, theta, got.rows)
+        elif "root" not in got.rows:
             square += held_back(theta - centre, self.ties(got.rows["gamma"]))
         sums: dict[str, Array] = {"square": np.array(square), "rank": np.array(float(rank.sum()))}
         if not got.options.get("each"):
@@ -171,6 +182,8 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
     def rooted(self, theta: Floats, kind: str, rows: Arrays) -> Floats:
         """argmin f_i(w_j + L u) + |u|^2/2, from theta on."""
         root, w = rows["root"], np.asarray(rows["w"], np.float64)
+        if "shape" in rows:
+            return likelihood.modes(self, rows)
         if kind == EXACT:
             now = self.quadratics(theta, kind)
             return rooted_models(now.a, now.b, root, np.broadcast_to(w, theta.shape))

@@ -54,7 +54,8 @@ def baselines(
     """
     width = criterion.outputs(classes)
     answers = means_of(known, sizes) if criterion.numbers else log_odds(known, sizes, width)
-    outputs = torch.from_numpy(np.repeat(answers, test.sizes, axis=0)).to(test.y.device)
+    outputs = criterion.link(torch.from_numpy(np.repeat(answers, test.sizes, axis=0)))
+    outputs = outputs.to(test.y.device)
     n = np.maximum(test.sizes, 1).astype(np.float64)
     found = {**counts(Outcome(criterion, outputs, test), measures), EXAMPLES: n}
     return {baseline_of(one): np.nan_to_num(one.user(found)) for one in measures}

@@ -232,9 +232,18 @@ def check_strategies(names: tuple[str, ...], known: Iterable[str]) -> None:
         raise ConfigError(f"strategy=: name at least one. Known: {', '.join(known)}.")
     for name in names:
         if name not in known:
-            raise ConfigError(f"strategy={name}: no such strategy.{nearest(name, known)}")
+            raise ConfigError(f"strategy={name}: no such strategy.{meant(name, known)}")
         if names.count(name) > 1:
             raise ConfigError(f"strategy={','.join(names)}: {name} is named twice.")
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """A hint at the strategies that somebody meant."""
+    if {*name.split()} <= {*known} and name:
+        return f" Names have commas between them: strategy={','.join(name.split())}."
+    if ":" in name or "." in name:
+        return " One of your own is given as an object, from Python: simulate([Mine()])."
+    return nearest(name, known)
 
 
 def check_measures(names: tuple[str, ...]) -> None:

@@ -14,6 +14,11 @@ SCALE_CHOICES = (FEDERATED, BY_USER, UNSCALED)
 MISSING_CHOICES = ("refuse", "mean", "flag")
 """Treatments of a table's missing cells."""
 
+PARTITIONS = (
+    *(AUTO, "iid", "shards", "classes", "consecutive"),
+    *("dirichlet", "dirichlet-by-user", "dirichlet-by-class", "natural"),
+)
+
 
 @dataclass(frozen=True)
 class DataKeys(Keys):
@@ -34,20 +39,26 @@ class DataKeys(Keys):
     partition: str = key(
         AUTO,
         "how samples are dealt: the paper's shards, exactly classes-per-user distinct classes, "
-        "classes-per-user consecutive ones, Dirichlet label shares, or the data's own users "
-        "(natural); auto: natural for csv and npz with a user-column and where data have nothing "
-        "else, shards for all others",
-        choices=(AUTO, "iid", "shards", "classes", "consecutive", "dirichlet", "natural"),
+        "classes-per-user consecutive ones, Dirichlet label shares of users of equal sizes "
+        "(dirichlet-by-user, in short dirichlet), each class by Dirichlet shares over the users "
+        "(dirichlet-by-class), or the data's own users (natural); auto: natural for csv and npz "
+        "with a user-column and where data have nothing else, shards for all others",
+        choices=PARTITIONS,
     )
     classes_per_user: int = key(2, "shards, classes, consecutive: classes a user (S)", low=1)
-    alpha: float = key(0.5, "dirichlet: concentration; small is heterogeneous", low=1e-6)
+    alpha: float = key(0.5, "dirichlet-...: concentration; small is heterogeneous", low=1e-6)
     size_sigma: float = key(
         0.0, "sigma of lognormal user sizes, 0: equal (iid, shards, classes, consecutive)", low=0.0
     )
     mean_samples: int = key(
         0, "samples a user on average, classes as evenly as the data allow; 0: all are dealt", low=0
     )
-    min_samples: int = key(0, "natural: users with fewer samples are left out", low=0)
+    min_samples: int = key(
+        0,
+        "natural: users with fewer samples are left out; dirichlet-by-class: drawn again until "
+        "every user has so many, 0: ten",
+        low=0,
+    )
     test_fraction: float = key(
         0.2,
         "share of each user's samples kept for its test, unless the data say which are; 0: none, "
@@ -69,7 +80,8 @@ class DataKeys(Keys):
     @property
     def dealing(self) -> str:
         """The partition by which samples are dealt."""
-        return self.usual if self.partition == AUTO else self.partition
+        short = {AUTO: self.usual, "dirichlet-by-user": "dirichlet"}
+        return short.get(self.partition, self.partition)
 
 
 @dataclass(frozen=True)

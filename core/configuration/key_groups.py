@@ -8,6 +8,7 @@ from corsage.core.configuration.data_keys import DataKeys, NewUserKeys
 from corsage.core.configuration.server_keys import RobustKeys, ServerKeys
 from corsage.core.configuration.train_keys import DECAY, TABLE_DECAY, TrainKeys
 from corsage.core.keys import Keys, key
+from corsage.core.registry import LIKELIHOODS
 from corsage.core.training_paths import AUTO, CHOICES
 
 __all__ = [
@@ -209,8 +210,17 @@ class ModelKeys(Keys):
     loss: str = key(
         "auto",
         "cross-entropy, or, of two classes, logistic or squared-hinge; of numbers, squared or "
-        "huber; auto: cross-entropy for classes, squared for numbers",
-        choices=("auto", "cross-entropy", "logistic", "squared-hinge", "squared", "huber"),
+        "huber; of counts, shares or amounts the likelihoods poisson, negative-binomial, binomial "
+        "or gamma; auto: cross-entropy for classes, squared for numbers",
+        choices=(
+            "auto",
+            "cross-entropy",
+            "logistic",
+            "squared-hinge",
+            "squared",
+            "huber",
+            *LIKELIHOODS,
+        ),
     )
     huber_delta: float = key(1.0, "huber: errors beyond this count linearly", low=1e-9)
     intercept: bool = key(True, "linear: with an intercept")

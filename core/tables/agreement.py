@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from corsage.core.configuration.data_keys import FEDERATED, UNSCALED
+from corsage.core.configuration.data_keys import BY_USER, FEDERATED, UNSCALED
 from corsage.core.configuration.held_objects import is_name
-from corsage.core.errors import DataError
+from corsage.core.errors import ConfigError, DataError
+from corsage.core.registry import LIKELIHOODS
 from corsage.core.tables.column_facts import (
     CATEGORY,
     EMPTY,
@@ -151,6 +152,7 @@ class Policy:
     missing, scaling : keys of the same names.
     centred : whether there is an intercept, which makes up for a shift.
     reference : whether the first level of a category has no input, as the intercept stands for it.
+    likelihood : whether labels are those of a family of likelihoods: they keep their unit.
     own_model : whether the model is none of Corsage's.
     """
 
@@ -158,6 +160,7 @@ class Policy:
     scaling: str = FEDERATED
     centred: bool = True
     reference: bool = False
+    likelihood: bool = False
     own_model: bool = False
 
     def agree(
@@ -178,7 +181,7 @@ class Policy:
         return self._for(same, UNSCALED, num_classes) if takes_words else found
 
     def _for(self, said: Sequence[TableFacts], scaling: str, num_classes: int) -> Preparation:
-        return agreed(
+        found = agreed(
             said,
             missing=self.missing,
             scaling=scaling,
@@ -186,16 +189,27 @@ class Policy:
             reference=self.reference,
             centred=self.centred,
         )
+        return (
+            replace(found, label=Label(found.label.name))
+            if self.likelihood and not num_classes
+            else found
+        )
 
 
 def policy_of(config: Config) -> Policy:
     """The policy of a run."""
     keys: Any = config.device_data
     linear = config.model.model == "linear"
+    likelihood = config.model.loss in LIKELIHOODS
+    if likelihood and keys.scaling == BY_USER:
+        raise ConfigError(
+            f"scale=user: labels of loss={config.model.loss} keep their unit; set scale=federated."
+        )
     return Policy(
         keys.missing,
         keys.scaling,
         centred=not linear or config.model.intercept,
         reference=linear and config.model.intercept,
+        likelihood=likelihood,
         own_model=":" in config.model.model or is_name(config.model.model),
     )

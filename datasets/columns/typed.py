@@ -45,6 +45,8 @@ IDS = re.compile(
     r"(.*[_ .-])?(?i:id|index|nr|no|key|row_?names?)|.*[a-z](Id|ID|Key)|(?i:unnamed.*)"
 )
 SOME_ROWS = 20
+MANY_CLASSES = 20
+"""More classes than a table has as a rule."""
 TRUTHS = ("true", "false")
 
 
@@ -195,13 +197,22 @@ def numbered(name: str) -> ColumnFacts:
 
 
 def class_note(label: ColumnFacts, y: Array) -> list[str]:
-    """A note on numbered classes that do not begin with 0."""
-    if label.kind != NUMBERED_CLASSES or not len(y) or y.min() <= 0:
+    """Notes on numbered classes that are very many, or do not begin with 0."""
+    if label.kind != NUMBERED_CLASSES or not len(y):
         return []
-    return [
-        "no row has the class 0, which the models have all the same; category-columns="
-        f"{label.name} makes classes of those that there are"
-    ]
+    if (many := len(np.unique(y))) > MANY_CLASSES:
+        return [
+            f"column {label.name!r}: its {many} different whole numbers are taken for classes; "
+            "labels=numbers predicts them as numbers"
+        ]
+    return (
+        []
+        if y.min() <= 0
+        else [
+            "no row has the class 0, which the models have all the same; category-columns="
+            f"{label.name} makes classes of those that there are"
+        ]
+    )
 
 
 def id_note(name: str, column: Floats) -> str:

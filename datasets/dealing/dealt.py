@@ -22,6 +22,7 @@ from corsage.datasets.shared_keys import ColumnKeys, LabelKeys
 # The partitions with an option for lognormal sizes, and those that do not ask for labels.
 SIZED = ("iid", "shards", "classes", "consecutive")
 LABEL_FREE = ("iid", "natural")
+BY_CLASS = "dirichlet-by-class"
 
 
 class Dealt(NamedTuple):
@@ -81,15 +82,24 @@ def check_sizes(keys: DataKeys) -> None:
             f"size-sigma={keys.size_sigma:g}: only for partition={', '.join(SIZED)}, "
             f"not {keys.dealing}; leave it out."
         )
-    pooled = keys.dealing != "natural"
     for name, value, idle in (
-        ("mean-samples", keys.mean_samples, not pooled),
-        ("min-samples", keys.min_samples, pooled),
+        ("mean-samples", keys.mean_samples, keys.dealing == "natural"),
+        ("min-samples", keys.min_samples, keys.dealing not in ("natural", BY_CLASS)),
     ):
         if value and idle:
             raise ConfigError(
                 f"{name}={value}: of no use with partition={keys.dealing}; leave it out."
             )
+
+
+def two_meanings(keys: DataKeys) -> list[str]:
+    """A note on `dirichlet`, by which people mean either of two splits."""
+    if keys.partition != "dirichlet":
+        return []
+    return [
+        "partition=dirichlet: users of equal sizes, as dirichlet-by-user says (Hsu et al. 2019); "
+        f"Dir({keys.alpha:g}) of most published tables deals each class: {BY_CLASS}"
+    ]
 
 
 def deal(table: Table, keys: DataKeys, num_users: int, seed: int) -> Dealt:
@@ -145,6 +155,8 @@ def deal_pool(labels: Ints, keys: DataKeys, num_users: int, seed: int, *purpose:
         return partitions.iid(labels, num_users, rng, size_sigma=keys.size_sigma)
     if keys.dealing == "dirichlet":
         return partitions.dirichlet(labels, num_users, rng, alpha=keys.alpha)
+    if keys.dealing == BY_CLASS:
+        return partitions.by_class(labels, num_users, rng, alpha=keys.alpha, least=keys.min_samples)
     labelled = {
         "shards": partitions.shards,
         "classes": partitions.classes,

@@ -1,7 +1,7 @@
 """Dealing a pool of labelled samples to users: pure functions of labels, number of users, rng.
 
 Each returns one sorted array of sample positions a user; no sample is dealt twice, and no user
-gets fewer than two (one to train on, one to test on). None of them retries or can hang.
+gets fewer than two (one to train on, one to test on). None of them can hang.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from corsage.core.arrays import Ints
 from corsage.core.errors import DataError
 
 LEAST_SAMPLES = 2  # samples a user
+USUAL_LEAST = 10  # samples that `by_class` sees to, as the published splits do
 SCALING_STEPS = 200  # of the scaling in `dirichlet`
+DRAWS = 2000  # of `by_class`, until every user has enough
 
 
 def iid(
@@ -161,12 +163,39 @@ def dirichlet(
     shares = rng.dirichlet(np.full(len(present), min(alpha, 1e6)), num_users)
     wanted = scaled(np.maximum(shares, 1e-9), sizes, counts)
     taken = whole(wanted, sizes, counts, rng)
-    pools = pool(labels, present, rng)
-    ends = np.cumsum(taken, axis=0)
-    return [
-        np.sort(np.concatenate([p[e - t : e] for p, e, t in zip(pools, end, took, strict=True)]))
-        for end, took in zip(ends, taken, strict=True)
-    ]
+    return pieces(pool(labels, present, rng), taken)
+
+
+def by_class(
+    labels: Ints, num_users: int, rng: np.random.Generator, *, alpha: float = 0.5, least: int = 0
+) -> list[Ints]:
+    """Each class dealt over the users by Dirichlet(alpha); sizes as they come, all samples dealt.
+
+    The split of most published tables (Yurochkin et al. 2019, Li et al. 2022): who has a mean
+    user's samples already gets none of the classes still to come, and all is drawn again until
+    each user has `least` samples; 0: ten, or half a mean user's where that is less.
+    """
+    enough(len(labels), num_users)
+    present, counts = np.unique(labels, return_counts=True)
+    least = least or min(USUAL_LEAST, len(labels) // num_users // 2)
+    for _ in range(DRAWS):
+        taken = np.zeros((num_users, len(present)), np.int64)
+        for c in range(len(present)):
+            taken[:, c] = shared_out(counts[c], taken.sum(axis=1), len(labels), alpha, rng)
+        if taken.sum(axis=1).min() >= max(least, LEAST_SAMPLES):
+            return pieces(pool(labels, present, rng), taken)
+    raise DataError(
+        f"partition=dirichlet-by-class: none of {DRAWS} draws gives each of {num_users} users "
+        f"{least} samples; set a larger alpha, fewer num-users or a lower min-samples."
+    )
+
+
+def shared_out(count: int, sizes: Ints, total: int, alpha: float, rng: np.random.Generator) -> Ints:
+    """Samples of one class for each user, of those that have less than the mean so far."""
+    shares = np.maximum(rng.dirichlet(np.full(len(sizes), min(alpha, 1e6))), 1e-300)
+    shares = np.cumsum(shares * (sizes < total / len(sizes)))
+    ends = np.rint(shares / shares[-1] * count).astype(np.int64)
+    return np.asarray(np.diff(ends, prepend=0))
 
 
 def natural(
@@ -223,6 +252,15 @@ def quotas(most: Ints, total: int, rng: np.random.Generator) -> Ints:
 def pool(labels: Ints, present: Ints, rng: np.random.Generator) -> list[Ints]:
     """The positions of each class's samples, shuffled."""
     return [rng.permutation(np.flatnonzero(labels == c)) for c in present]
+
+
+def pieces(pools: list[Ints], taken: Ints) -> list[Ints]:
+    """The positions of each user, who takes so many (users, classes) of each class's pool."""
+    ends = np.cumsum(taken, axis=0)
+    return [
+        np.sort(np.concatenate([p[e - t : e] for p, e, t in zip(pools, end, took, strict=True)]))
+        for end, took in zip(ends, taken, strict=True)
+    ]
 
 
 def lognormal(num_users: int, sigma: float, rng: np.random.Generator) -> NDArray[np.float64]:

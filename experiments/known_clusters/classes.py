@@ -95,6 +95,7 @@ def solved(file: Path, exchanges: int, more: Mapping[str, Any]) -> Found:
     keys = {
         "dataset": "npz", "data-file": str(file), "user-column": "user",
         "cluster-column": "cluster", "model": "linear", "loss": "logistic", "scale": "none",
+        "mixed-likelihood": "quasi",
         "num-rounds": exchanges, "evaluate-every": 10**6, "mixed-summary": "none",
         "mixed-neighbours": "never", **more,
     }  # fmt: skip

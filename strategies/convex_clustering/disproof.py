@@ -154,7 +154,7 @@ class Disproof:
         size = np.abs(known.f) + lengths(v)[:, None] * lengths(known.x) + np.abs(least)[:, None]
         slack = self.rounding * (size + self.rounding * bound * np.square(known.x).sum(2))
         above = np.asarray((least[:, None] > known.f + tilt + slack).any(1))
-        self.blame(rows, found & above, LOW)
+        self.blame(rows, np.logical_and(found, above), LOW)
 
     def hear(self, rows: Ints, new: Points, fold: Any) -> None:
         """Points, held against all that are known."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corsage.core.arrays import Floats
+from corsage.core.errors import ModelError, line
 from corsage.solvers.convex_clustering.batched import MOST_WITH_HESSIANS
 from corsage.solvers.convex_clustering.couplings import Penalty
 from corsage.solvers.convex_clustering.reading import refitted_models
@@ -72,9 +73,20 @@ class ClusterReport:
         self.questions, self.in_full = questions, in_full
 
     def read(self, solved: Solved) -> Script[tuple[Reading, Floats | None]]:
-        """The clusters; and, in full, each user's model of its cluster alone (N, d)."""
+        """The clusters; and, in full, each user's model of its cluster alone (N, d).
+
+        The models are there already: where what is said of them fails, it is left out.
+        """
         if not self.in_full:
             return plainly_read(solved.solution), None
+        try:
+            return (yield from self._read_in_full(solved))
+        except (ModelError, ArithmeticError, ValueError) as error:
+            self.questions.job.note.warn(f"clusters are as models lie, uncertified: {line(error)}")
+            return plainly_read(solved.solution), None
+
+    def _read_in_full(self, solved: Solved) -> Script[tuple[Reading, Floats | None]]:
+        """The same, of what all users answer."""
         solution, d = solved.solution, solved.models.shape[1]
         if d <= MOST_WITH_HESSIANS:
             users = solved.graph.users

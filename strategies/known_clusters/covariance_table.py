@@ -23,6 +23,7 @@ SHAPE_WORDS = {ONE: "one variance", DIAGONAL: "a variance a coefficient", FULL: 
 SYMBOLS = {"users": "s^2", "clusters": "sb^2"}
 AT_BOUNDARY = "0, at the boundary: as far as these data tell, {} do not differ"
 NO_VARIANCE = "0, at the boundary: as far as these data tell, it is the same for all"
+QUASI_LIKELIHOOD = "penalised quasi-likelihood"
 NOT_ENDING = (
     "not converged: users differ without end, or a hundred million times as much as the records of "
     "each: next to nothing is known of the variance between records"
@@ -89,17 +90,29 @@ class CovarianceTable:
 
     def findings(self) -> list[Finding]:
         """Variances in the data's units."""
-        how = "restricted maximum likelihood" if self.exact else "Laplace's approximation"
+        how = "restricted maximum likelihood" if self.exact else QUASI_LIKELIHOOD
+        how = self.fit.generalised.how or how
         rows = [("between records (sigma^2)", self._records())] if self.exact else []
         for level, covariance in self.fit.levels.items():
             rows += self._level(level, self.matrix @ covariance @ self.matrix.T)
         if self.fit.intervals:
             rows.append(("intervals", self.fit.intervals))
         rows.append(("shapes", self.shapes()))
+        if self.fit.generalised.shape:
+            rows.append(("the family's shape", f"{np.exp(self.fit.generalised.shape):.5g}"))
+        if aic := self.fit.generalised.aic:
+            rows.append(("log likelihood", f"{self.fit.loglik:.3f} (AIC {aic:.3f})"))
         if self.exact:
             rows.append(("log likelihood", f"{self.fit.loglik + self.density:.3f}"))
         rows.append(("the likelihood", self.converged()))
         found = [Finding(f"variances ({how})", rows)]
+        if len(tried := self.fit.generalised.tried) > 1:
+            ranked = sorted((aic, kind) for kind, aic in tried.items())
+            told = [
+                (SHAPE_WORDS[kind], f"{aic:.2f} (+{aic - ranked[0][0]:.2f})")
+                for aic, kind in ranked
+            ]
+            found.append(Finding("Akaike's criterion, by shapes of covariances", told))
         return (
             [*found, self._choice()]
             if len(self.fit.held_out) + len(self.fit.refused) > 1

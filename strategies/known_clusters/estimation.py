@@ -183,7 +183,7 @@ class Estimates:
         if self.fitted is not None:
             return [self.fitted.table(unit, density)]
         if self.spread:
-            title = "variances by coefficient (Laplace's approximation)"
+            title = "variances by coefficient (penalised quasi-likelihood)"
             rows = [(name, numbers(values)) for name, values in self.spread.items()]
             return [Finding(title, rows), Finding("EM", [("variances", self.em)])]
         return []

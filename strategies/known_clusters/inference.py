@@ -24,6 +24,8 @@ from corsage.strategies.known_clusters.clusters.cohorts import Cohort
 from corsage.strategies.known_clusters.coins.conversation import Answer, Request, ask_each
 from corsage.strategies.known_clusters.coins.impossible import summary_fault
 from corsage.strategies.known_clusters.covariance_table import SUMS_OF_SEVERAL
+from corsage.strategies.known_clusters.likelihood_outcome import OPEN
+from corsage.strategies.known_clusters.likelihood_rounds import FAMILY_LOSSES
 from corsage.strategies.known_clusters.linear_summary import (
     ClusterEstimate,
     Coefficient,
@@ -33,16 +35,16 @@ from corsage.strategies.known_clusters.linear_summary import (
     UserEstimate,
 )
 from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
-from corsage.strategies.known_clusters.own_sums import LATENT
 from corsage.strategies.known_clusters.spreads import spreads
+from corsage.strategies.known_clusters.units import LATENT
 from corsage.strategies.rounds.turns import Script
 
 MOST_LISTED, MOST_ESTIMATES = 2000, 20_000
 """Of more users, or of more coefficients of all, nobody is asked: their models are in files."""
 LEFT_OUT_CONSTANT = "left out: its column is constant"
 SHARED = "not told from those of columns that it is a sum of; of the best values the shortest"
-LIKELIHOODS = ("squared", "logistic")
-LAPLACE = "Laplace's approximation, given the variances"
+QUASI_ERRORS = "penalised quasi-likelihood, given the variances"
+INFORMATION = "the observed information of the marginal likelihood ({})"
 
 
 def inferred(solution: MixedSolution) -> Script[LinearSummary | None]:
@@ -75,7 +77,9 @@ class Inference:
         self.loss, self.varies = solution.job.loss, solution.varies
         self.whole = model.loss_scale != "mean" and not model.ridge
         found = self.fitted is not None or bool(self.covariance.kinds)
+        self.generalised = self.covariance.generalised
         self.residual = self.loss == "squared" and self.whole and not found  # sigma^2 is of those
+        self.residual |= bool(self.generalised.how)  # and so is overdispersion
 
     # The question.
 
@@ -107,8 +111,18 @@ class Inference:
             self._correlations(),
             self.covariance.intervals or (SUMS_OF_SEVERAL if self.fitted is not None else ""),
             spreads(self.state, noise, self.loss == "squared"),
+            self._dispersion(answers),
             self._likelihood(),
         )
+
+    def _dispersion(self, answers: list[Answer]) -> float | None:
+        """Pearson's chi^2 over its degrees of freedom, where rows have a variance of their own."""
+        if not self.generalised.how or self.loss == "logistic":
+            return None
+        members = self.solution.job.members.everybody
+        records = sum(members[user].train for answer in answers for user in answer.cohort.users)
+        free = records - len(self.units.names) + len(self.solution.likelihood.columns)
+        return sum(float(answer.rows["square"]) for answer in answers) / free if free > 0 else None
 
     def _likelihood(self) -> dict[str, Any]:
         """The restricted log likelihood of the table as it is, and the model that it is of."""
@@ -163,18 +177,27 @@ class Inference:
 
     def _noise(self, answers: list[Answer]) -> tuple[float | None, str]:
         """sigma^2 in the model's units, if standard errors can be given; how, or why not."""
-        if self.loss not in LIKELIHOODS:
+        if self.loss not in ("squared", *FAMILY_LOSSES):
             return None, f"none: loss={self.loss} is no likelihood"
         if not self.whole:
             return None, "none: losses are no likelihood with loss-scale=mean or a ridge"
+        if self.generalised.how:
+            return self._information()
         if why := self._unsettled:
             return None, f"none: {why}"
         if self.loss == "logistic":
-            return 1.0, "maximum likelihood" if self._one_model or self._alone else LAPLACE
+            return 1.0, "maximum likelihood" if self._one_model or self._alone else QUASI_ERRORS
         fitted = self.fitted or (self.covariance if self.covariance.kinds else None)
         if fitted is not None:
             return fitted.sigma2, "given the variances"
         return self._residual(answers)
+
+    def _information(self) -> tuple[float | None, str]:
+        """Of a marginal likelihood, if it has a top."""
+        if self.generalised.open:
+            return None, f"none: {OPEN}: {', '.join(self.generalised.open)}"
+        end = "" if self.state.done else "; not at its top: more num-rounds"
+        return 1.0, INFORMATION.format(self.generalised.how) + end
 
     @property
     def _unsettled(self) -> str:
@@ -218,18 +241,21 @@ class Inference:
             return []
         values = self.units.estimate(self.state.model)
         pairs = list(zip(self.units.names, values.tolist(), strict=True))
+        pairs = [pair for pair in pairs if pair[0] != self.solution.keys.weight_column]
         if noise is None or self._apart or self.state.around.shape != self.units.matrix.shape:
             return [Coefficient(name, value) for name, value in pairs]
-        errors = self.units.errors(noise * self.state.around)
+        errors = self.units.by_name(self.units.errors(noise * self.state.around))
         open_ = self.units.open(self.state.unknown)
         constant = 1 - self.covariance.units.sound if self.covariance.kinds else 0 * values
+        untold = {
+            name: LEFT_OUT_CONSTANT if left_out else SHARED
+            for name, unsure, left_out in zip(self.units.names, open_, constant, strict=True)
+            if unsure or left_out
+        }
+        held = {*untold, self.solution.keys.offset_column}
         return [
-            Coefficient(name, value, None, LEFT_OUT_CONSTANT if left_out else SHARED)
-            if left_out or unsure
-            else Coefficient(name, value, float(error))
-            for (name, value), error, unsure, left_out in zip(
-                pairs, errors, open_, constant, strict=True
-            )
+            Coefficient(n, value, None if n in held else errors[n], untold.get(n, ""))
+            for n, value in pairs
         ]
 
     def _clusters(self, noise: float | None) -> dict[str, ClusterEstimate]:
@@ -277,7 +303,7 @@ class Inference:
     def _covariances(self) -> list[Component]:
         """Of each level, by coefficient where several vary; in the data's units."""
         fit, units, which = self.covariance, self.units, self._which
-        shares: list[float | None] = [*fit.shares] or [None] * len(fit.levels)
+        shares: list[float | None] = [*fit.shares] or [None] * (1 + len(fit.levels))
         noise = fit.sigma2 * units.label**2 if self.loss == "squared" else LATENT
         found = []
         if shares[0] is not None:

@@ -17,6 +17,8 @@ COEFFICIENTS_SHOWN = 20
 """Coefficients that are printed; files have all."""
 FEW_SHOWN = 6
 """Clusters that are printed, and coefficients of each."""
+OVERDISPERSED = 1.5
+"""Rows scatter more than their family says if Pearson's chi^2 is so many times what is expected."""
 ENDS = 3
 """Users that are printed from either end."""
 
@@ -140,6 +142,7 @@ class LinearSummary:
     correlations : of all pairs of coefficients that vary.
     intervals : how those of variances were found, or why there are none.
     spread : what prediction intervals need (spreads.py), if there is sigma^2.
+    dispersion : Pearson's chi^2 over its degrees of freedom, of losses that are likelihoods.
     likelihood : the restricted likelihood and the model that it is of; empty if there is none.
     """
 
@@ -154,6 +157,7 @@ class LinearSummary:
     correlations: list[Correlation] = field(default_factory=list)
     intervals: str = ""
     spread: dict[str, Any] | None = None
+    dispersion: float | None = None
     likelihood: dict[str, Any] = field(default_factory=dict)
 
     def json(self) -> dict[str, Any]:
@@ -163,6 +167,7 @@ class LinearSummary:
             "variances": [asdict(one) for one in self.variances],
             "correlations": [asdict(one) for one in self.correlations],
             "intervals": self.intervals,
+            "dispersion": self.dispersion,
             "users": {user: asdict(one) for user, one in self.users.items()},
             "clusters": {name: asdict(one) for name, one in self.clusters.items()},
             "varying": self.varying,
@@ -180,6 +185,8 @@ class LinearSummary:
             if (more := len(self.coefficients) - COEFFICIENTS_SHOWN) > 0:
                 rows.append(("...", f"{more} more in result.json"))
             notes = [("standard errors", self.errors), ("units", self.units)]
+            if self.dispersion is not None:
+                notes.append(("overdispersion", dispersion_text(self.dispersion)))
             found.append(Finding("coefficients", rows + [note for note in notes if note[1]]))
         if 0 < len(self.clusters) <= FEW_SHOWN:
             rows = [(name, one.text()) for name, one in self.clusters.items()]
@@ -207,6 +214,12 @@ class LinearSummary:
         """One user's coefficient."""
         one = self.users[user]
         return f"{user} {one.estimate[name]:.4g}{error_text(one.se, name)}"
+
+
+def dispersion_text(value: float) -> str:
+    """Pearson's chi^2 over its degrees of freedom, and what is to be thought of it."""
+    told = f"{value:.3g} (Pearson's chi^2 over its degrees of freedom"
+    return told + (": rows scatter more than the family says)" if value > OVERDISPERSED else ")")
 
 
 def error_text(errors: Mapping[str, float | None] | None, name: str) -> str:

@@ -36,6 +36,7 @@ from corsage.strategies.known_clusters.coins.conversation import (
 )
 from corsage.strategies.known_clusters.coins.impossible import step_fault
 from corsage.strategies.known_clusters.estimation import VarianceEstimation
+from corsage.strategies.known_clusters.likelihood_rounds import Likelihood, held_columns
 from corsage.strategies.known_clusters.own_sums import TRAVELLED, OwnSums
 from corsage.strategies.known_clusters.units import Units, varying
 from corsage.strategies.rounds.job import Job
@@ -85,6 +86,7 @@ class MixedSolution:
         self.exact = job.loss == "squared"
         self.estimation = VarianceEstimation(job, keys, state.estimates)
         self.own_sums = OwnSums(job, keys, state, self.varies)
+        self.likelihood = Likelihood(job, keys, state, self.varies)
 
     @property
     def present(self) -> Present:
@@ -99,7 +101,13 @@ class MixedSolution:
     @property
     def varies(self) -> Floats | None:
         """1 for each coefficient that differs between users, else 0 (d,); None: all do."""
-        return varying(self.job, self.size, self.keys.mixed_random)
+        varies = varying(self.job, self.size, self.keys.mixed_random)
+        held = list(held_columns(self.job, self.keys, self.size).values())
+        if not held:
+            return varies
+        every = np.ones(self.size) if varies is None else varies.copy()
+        every[held] = 0.0
+        return every
 
     @property
     def units(self) -> Units:
@@ -138,8 +146,11 @@ class MixedSolution:
         """One exchange of sums, and the server's step; at the end models are delivered."""
         self.present.need_somebody(number)
         replies = None
+        self.likelihood.decide(self.present)
         self.own_sums.decide(self.present)
-        if self.own_sums.on:
+        if self.likelihood.on:
+            replies = yield from self.likelihood.round(self.present, number)
+        elif self.own_sums.on:
             replies = yield from self.own_sums.round(self.present, number)
         elif self.exact and self.keys.estimated and number == 1:
             replies = yield from self._fitted(number)
@@ -292,8 +303,9 @@ class MixedSolution:
 
     def _rows(self, cohort: Cohort) -> Arrays:
         """w_j, gamma_j of the sums that it came from, and of the next ones."""
-        if self.own_sums.on and self.state.estimates.covariance.kinds:
-            return self.own_sums.rows(cohort)
+        if self.state.estimates.covariance.kinds:
+            way = self.likelihood if self.likelihood.on else self.own_sums
+            return way.rows(cohort)
         state, place = self.state, self.state.place(cohort.cluster)
         own = tied(state.strengths.typical_gamma(cohort), self.size, self.varies)
         if place is None:

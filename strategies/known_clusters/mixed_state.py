@@ -20,6 +20,7 @@ from corsage.strategies.known_clusters.clusters.strengths import (
 )
 from corsage.strategies.known_clusters.estimation import Estimates
 from corsage.strategies.known_clusters.kept_sums import KeptSums
+from corsage.strategies.known_clusters.likelihood_search import LikelihoodState
 from corsage.strategies.known_clusters.paths import parents
 
 ALL_COLUMNS = ("all",)
@@ -61,6 +62,22 @@ class MixedModelKeys(ClusterKeys):
         "(diagonal, as R's x || user), any covariance (full), or auto: by the likelihood of users "
         "that are left out; summed: one variance a level, from sums over each node's users alone",
         choices=("auto", "one", "diagonal", "full", "summed"),
+    )
+    mixed_likelihood: str = key(
+        "auto",
+        "gamma and lambda on auto, losses that are likelihoods (logistic, binomial, poisson, "
+        "negative-binomial, gamma): users' effects are integrated out by quadrature (one random "
+        "coefficient), by Laplace's approximation (several, and with clusters), or by neither "
+        "(quasi: the penalised quasi-likelihood, logistic only); auto: the first that can be had",
+        choices=("auto", "quadrature", "laplace", "quasi"),
+    )
+    offset_column: str = key(
+        "", "losses that are likelihoods: input whose coefficient is 1 (the log of an exposure)"
+    )
+    weight_column: str = key(
+        "",
+        "losses that are likelihoods: input that weights its row's log likelihood (binomial: the "
+        "trials), with a coefficient of 0",
     )
     mixed_neighbours: str = key(
         "simulations",
@@ -111,6 +128,7 @@ class MixedModelState:
     endless : directions in which classes are told apart without error (d, r): there is no top.
     clusters, strengths : the clusters, and the strengths as they are given or estimated.
     estimates : what those on auto were estimated from.
+    likelihood : the search for the most likely parameters, of losses that are likelihoods.
     sums : those that each user sent, where they are kept.
     quadratics : what the quadratics of the last sums were; empty before the first.
     pace : which ones are next.
@@ -132,6 +150,7 @@ class MixedModelState:
     clusters: ClusterNames = field(default_factory=ClusterNames)
     strengths: Strengths = field(default_factory=Strengths)
     estimates: Estimates = field(default_factory=Estimates)
+    likelihood: LikelihoodState | None = None
     sums: KeptSums = field(default_factory=KeptSums)
     quadratics: str = ""
     pace: Pace = field(default_factory=Pace)

@@ -17,6 +17,7 @@ import numpy as np
 from corsage.core.arrays import Floats
 from corsage.core.counts import EXAMPLES
 from corsage.core.messages.replies import Replies
+from corsage.core.registry import LIKELIHOODS
 from corsage.solvers.known_clusters.variances.shapes import ONE
 from corsage.strategies.known_clusters.clusters.cohorts import KnownClusters
 from corsage.strategies.known_clusters.coins.conversation import evaluations_of
@@ -178,7 +179,8 @@ def wanted(solution: MixedSolution) -> bool:
         return False
     at_home = solution.job.members.at_home
     asked = {"simulations": at_home, "always": True, "never": False}
-    return asked[solution.keys.mixed_neighbours] and solution.own_sums.wanted
+    alone = solution.job.loss in LIKELIHOODS or bool(solution.likelihood.columns)
+    return asked[solution.keys.mixed_neighbours] and solution.own_sums.wanted and not alone
 
 
 def whole(evaluation: Replies, solution: MixedSolution) -> bool:
@@ -198,6 +200,8 @@ def judged(solution: MixedSolution, neighbour: Neighbour) -> Script[Replies]:
     own = solution.job.beside("mixed-model", neighbour.name)
     own.traffic = Traffic()
     keys = replace(solution.keys, mixed_intervals="never", **neighbour.keys)
+    given = "known_gamma" in neighbour.keys or keys.mixed_likelihood == "quasi"
+    keys = replace(keys, mixed_likelihood="quasi" if given else "auto")
     if kinds := solution.state.estimates.covariance.kinds:  # of the users' shape, not a new choice
         keys = replace(keys, mixed_variances=ONE if neighbour is INTERCEPTS else kinds[0])
     state: MixedModelState = type(solution.state).of_size(solution.size)

@@ -15,7 +15,6 @@ finds it.
 from __future__ import annotations
 
 from functools import partial
-from math import pi
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,7 +71,7 @@ from corsage.strategies.known_clusters.paths import (
     unit_models,
     units_above,
 )
-from corsage.strategies.known_clusters.units import Units
+from corsage.strategies.known_clusters.units import LATENT, Units
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
@@ -82,8 +81,6 @@ if TYPE_CHECKING:
 
 TRAVELLED = Number("moved", low=0.0), Number("length", low=0.0)
 """The distance that a cohort's models moved, and their length: sums of squares."""
-LATENT = pi**2 / 3
-"""The variance of the logistic distribution: what records add to a score."""
 SUMMED, USERS = "summed", "users"
 MOST_NUMBERS = 40_000_000
 """Numbers of all users' sums that are held at once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import pi
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from corsage.core.keys import nearest
 from corsage.core.tables.preparation import Preparation
 from corsage.strategies.rounds.job import Job
 
+LATENT = pi**2 / 3
+"""The variance of the logistic distribution: what records add to a score."""
 SUM_ROUNDING = 1e-6
 """The share of a sum that may be rounding."""
 

@@ -21,8 +21,10 @@ from corsage.core.arrays import Arrays
 from corsage.core.clock import Clock
 from corsage.core.configuration.config import Config
 from corsage.core.configuration.keywords import Keywords
+from corsage.core.configuration.known_keys import defaults
 from corsage.core.keys import Keys, NoKeys, flatten
 from corsage.core.messages.encoding import decode, encode
+from corsage.core.registry import attached
 from corsage.strategies.rounds.algorithm import Algorithm, K, S
 from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.evaluations import Deliveries
@@ -158,9 +160,10 @@ class Strategy(Algorithm[K, S], FlowerStrategy):
         return weighted_metrics(found) if found else None
 
     def summary(self) -> None:
-        """Log the settings."""
-        settings = {**flatten(self.job.train), **flatten(self.keys)}
-        log(INFO, "%s: %s", self.name, ", ".join(f"{k}={v}" for k, v in settings.items()))
+        """Log the keys that are not as they are by themselves."""
+        usual, keys = defaults(), {**flatten(self.job.train), **flatten(self.keys)}
+        own = [f"{key}={value}" for key, value in keys.items() if value != usual.get(key)]
+        log(INFO, "%s: %s", self.name, ", ".join(own) or "all keys as they are by themselves")
         if self.job.agreed.shape:
             log(INFO, "%s: %s", self.name, self.job.network.described())
 
@@ -189,6 +192,8 @@ class Strategy(Algorithm[K, S], FlowerStrategy):
             self.take(decode(initial_arrays))
         self.train_options = dict(train_config or {})
         self.evaluate_options = dict(evaluate_config or {})
+        if not any(callback.reports for callback in self.callbacks):
+            attached("round lines").watch(self, num_rounds)
         return run(self, num_rounds, evaluate_fn)
 
     # The steps of a run.

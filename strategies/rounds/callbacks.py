@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from logging import WARNING
+from logging import INFO, WARNING
 from typing import TYPE_CHECKING, Any
 
 from flwr.supercore import log
@@ -20,9 +20,10 @@ class Callback:
     """Hooks with no effect; a strategy calls those of all its callbacks in order.
 
     `shows_notes`: this callback shows notes to people, so they need not go to Flower's log.
+    `reports`: it is a command's, which shows rounds and rows itself: neither need these.
     """
 
-    shows_notes = False
+    shows_notes = reports = False
 
     def on_start(self, strategy: Strategy[Any, Any]) -> None:
         """Users are known and the first state is built; a checkpoint may replace it here."""
@@ -53,10 +54,14 @@ class Notes:
     name: str
     callbacks: Sequence[Callback]
 
-    def __call__(self, text: str) -> None:
+    def warn(self, text: str) -> None:
+        """One line on what the user should change."""
+        self(text, WARNING)
+
+    def __call__(self, text: str, level: int = INFO) -> None:
         """One line."""
         text = escaped(text)
         if not any(callback.shows_notes for callback in self.callbacks):
-            log(WARNING, "%s: %s", self.name, text)
+            log(level, "%s: %s", self.name, text)
         for callback in self.callbacks:
             callback.on_note(text)

@@ -75,7 +75,7 @@ class Job:
         self.training_path, self.collects, self.lasting = "", False, False
         self.agreed: Agreed = beside.agreed if beside else Agreed(config)
         if beside is None:
-            self.members = Members(config, self.agreed, self.note)
+            self.members = Members(config, self.agreed, self.note.warn)
         else:
             self.members = beside.members
             self.built.training_path = beside.built.training_path
@@ -210,7 +210,7 @@ class Job:
             for user in replies.dropped:
                 progress.dropped[user] = progress.dropped.get(user, 0) + 1
             for line in by_cause(replies.dropped):
-                self.note(line)
+                self.note.warn(line)
         if replies.lost:
             self.reset(replies)
         kept = [user for user in replies.users if user in replies.kept]

@@ -128,6 +128,14 @@ class Summary:
     untrained: list[str] = field(default_factory=list)
     outcomes: Json = field(default_factory=dict)
 
+    @property
+    def over_samples(self) -> float:
+        """The measure of all test samples together; else users' values weighted by samples."""
+        own = self.measures.get(self.measure)
+        sizes = [self.test_sizes.get(user, 1) for user in self.per_user]
+        mean = float(np.average([*self.per_user.values()], weights=sizes))
+        return mean if own is None or own.pooled is None else own.pooled
+
     def json(self) -> Json:
         """As the summary's file has it."""
         name, traffic = self.measure, asdict(self.traffic)
@@ -138,6 +146,7 @@ class Summary:
             **MEASURES[name].tag,
             name: asdict(self.score),
             f"{name}_last10": self.last10,
+            "over_samples": self.over_samples,
             "loss": asdict(self.loss),
             "worst10": self.worst10,
             "bytes_up": traffic.pop("bytes_up"),

@@ -105,7 +105,7 @@ def test_a_command_has_a_help_and_is_listed(name: str, capsys: pytest.CaptureFix
         (["model=lenet"], "lenet"),
         (["model=nowhere:factory"], "nowhere"),
         (["head=fc9"], "fc9"),
-        (["--resume", "nowhere"], "not a run folder"),
+        (["--resume", "nowhere"], "there is no such folder"),
         (["--json", "no/such/folder/x.json"], "folder does not exist"),
         (["partition=classes", "classes-per-user=11"], "11"),
         (["device=cuda:7"], "device=cuda:7"),

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from flwr.app import Context, RecordDict
 
+from corsage import FedRep, fit, simulate
 from corsage.app import server_app
 from corsage.app.client_app import app as client_app
 from corsage.app.command import run
 from corsage.app.local_grid import LocalGrid
 from corsage.app.run import run_folder
 from corsage.core.configuration.config import Config
-from corsage.core.errors import UNUSABLE, StorageError
+from corsage.core.errors import UNUSABLE, CorsageError, StorageError
 
 QUICK = ["num-users=6", "num-rounds=1", "hidden=4", "head-epochs=1", "fine-tune-epochs=0"]
 LINEAR = ["dataset=hierarchical", "num-users=0", "model=linear"]
@@ -86,7 +90,7 @@ CASES = {
     "a closed folder": (["run-dir=/proc/runs"], "run-dir=/proc/runs"),
     "a cache": (["cache-dir=my.csv"], "cache-dir"),
     "a folder for the summary": (["--json", "no/x.json"], "its folder does not exist"),
-    "no run": (["--resume", "nowhere"], "not a run folder"),
+    "no run": (["--resume", "nowhere"], "nowhere: there is no such folder"),
     "another folder": (["--resume", "."], "not a run folder"),
     "no run to go back in": (["--from-round", "0"], "--resume RUN_FOLDER"),
     "no address": (["engine=ray", "ray-address=here", "num-nodes=2"], "no such address"),
@@ -131,6 +135,102 @@ def test_it_is_one_line_and_leaves_nothing(
     assert not shown.out
     left = {path.name for path in here.iterdir()} - before - {"__pycache__"}
     assert not [path for name in left for path in (here / name).iterdir()], left
+
+
+MISTAKES = {
+    "strategy=fedrep ditto": "commas between them: strategy=fedrep,ditto",
+    "strategy=fedrep|ditto": "Did you mean strategy=fedrep,ditto?",
+    "strategy=FedRep": "Did you mean fedrep?",
+    "strategy=": "strategy=: name at least one",
+    "strategy=fedrep,fedrep": "fedrep is named twice",
+    "strategy=mine:Method": "given as an object, from Python: simulate([Mine()])",
+    "strategy=mine.py": "given as an object, from Python: simulate([Mine()])",
+    "strategy=auto,fedavg": "strategy=auto: it stands alone",
+    "strateg=fedrep": "Did you mean strategy?",
+    "fedrep": "Did you mean strategy=fedrep?",
+    "dataset=cvs": "dataset=cvs: not possible. Did you mean csv?",
+    "my.csv": "Did you mean dataset=csv data-file=my.csv?",
+    "--num-rounds|3": "Did you mean num-rounds=3?",
+    "num-rounds|3": "Did you mean num-rounds=3?",
+    "num-rounds:3": "Did you mean num-rounds=3?",
+    "lr|=|0.1": "Did you mean lr=0.1?",
+    "num_rounds=3": "Did you mean num-rounds?",
+    "num-rounds=three": "num-rounds=three: not a whole number",
+    "num-rounds=1.5": "num-rounds=1.5: not a whole number",
+    "num-rounds=0": "num-rounds=0: must be at least 1",
+    "lr=abc": "lr=abc: not a number",
+    "lr=-1": "lr=-1.0: must be at least 0",
+    "fraction-train=50%": "fraction-train=50%: not a number",
+    "fraction-train=2": "must be at most 1",
+    "partition=dirichelt": "Did you mean dirichlet?",
+    "measures=acuracy": "Did you mean accuracy?",
+    "optimizer=Adam": "Did you mean adam?",
+    "hidden=abc|model=mlp": "hidden=abc: not sizes of layers",
+    "test-fraction=0": "set test-fraction above 0",
+    "num-users=5000": "set num-users to at most 898",
+    "data-file=header.csv": "header.csv: no rows below the header",
+    "dataset=csv": "needs data-file=FILE.csv",
+    "data-file=my.csv|user-column=usr|num-users=0": "no column 'usr' in the header",
+    "data-file=my.csv|label-column=lable|num-users=0": "no column 'lable' in the header",
+    "data-file=my.csv|num-users=50": "set num-users=0 to take all users",
+    "data-file=my.csv|labels=number": "Did you mean numbers?",
+    "new-users=2": "must be at most 0.9",
+    "no.toml": "no.toml: cannot be read",
+    "log-to=wandbb": "Did you mean wandb?",
+    "runn": "Did you mean the command run?",
+    "--resume": "--resume: needs a folder",
+    "report|/nowhere": "/nowhere: there is no such folder",
+    "report|.": "no config.json in it: no run has begun there",
+    "compare|/nowhere": "/nowhere: there is no such folder",
+    "predict|/nowhere|my.csv": "/nowhere: there is no such folder",
+    "sweep|lr=1": "no key has several values",
+}
+"""What a newcomer types, `|` for a blank between words, and what is said."""
+
+
+@pytest.mark.parametrize("typed", MISTAKES)
+def test_a_newcomers_mistake_ends_in_one_right_line(
+    here: Path, capsys: pytest.CaptureFixture[str], typed: str
+) -> None:
+    (here / "header.csv").write_text("user,label,p\n")
+    kind = ["dataset=csv"] * ("data-file" in typed)
+    assert run([*typed.split("|"), *kind], "") == 2
+    *before, line = capsys.readouterr().err.splitlines()
+    assert line.startswith("corsage: ") and MISTAKES[typed] in line
+    assert len(before) <= 1 and not any("Traceback" in one or "corsage:" in one for one in before)
+
+
+def test_steps_of_no_length_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    simulate("fedavg", lr=0.0, num_users=4, num_rounds=1)
+    said = capsys.readouterr().err
+    assert "lr=0: no step changes anything; set it above 0" in said and "more rounds" not in said
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda frame: fit(frame, user="user", label="label", clustr="p"), "Did you mean cluster?"),
+        (lambda frame: fit(frame, usr="user", label="label"), "Did you mean user?"),
+        (lambda frame: fit(frame, user="nobody", label="label"), "no column 'nobody'"),
+        (lambda frame: fit("absent.csv", user="user"), "absent.csv: no such file"),
+        (lambda frame: simulate(3), "3 is no strategy; give a name"),
+        (lambda frame: simulate(None), "None is no strategy; give a name"),
+        (lambda frame: simulate(FedRep), "give a name, or one made: FedRep()"),
+        (lambda frame: simulate("fedavg", num_round=1), "Did you mean num-rounds?"),
+        (lambda frame: simulate("fedavg", lr=[0.1, 0.2]), "Several values are for a study"),
+        (lambda frame: simulate("fedavg", 5), "int: give (x, y)"),
+        (lambda frame: simulate("fedavg", x=[["a"]] * 9, y=[0] * 9), "expected numbers"),
+        (lambda frame: simulate("fedavg", x=np.eye(9), y=[np.nan] * 9), "not a finite"),
+        (lambda frame: simulate("fedavg", x=np.eye(9), y=[0] * 8), "9 samples and 8 labels"),
+    ],
+)
+def test_a_newcomers_mistake_in_python_is_one_line(
+    call: Callable[[Any], object], said: str
+) -> None:
+    frame = {"user": list("abc") * 6, "label": [0, 1] * 9, "p": list(range(18))}
+    with pytest.raises(CorsageError, match=re.escape(said)) as error:
+        call(pandas.DataFrame(frame))
+    assert "\n" not in str(error.value)
 
 
 SERVED = ["a model", "known late", "a loss", "a folder for runs", "no average"]

@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import ArrayLike
 from rich.console import Console
 
+from corsage.app.output.notes import notes
 from corsage.app.output.progress import Progress
 from corsage.app.output.summary import (
     human_bytes,
@@ -27,7 +28,7 @@ from corsage.app.report.curves import measure_chart
 from corsage.app.report.people import ranks
 from corsage.app.report.style import spaced
 from corsage.core.distribution import spread, worst_share
-from corsage.core.measures import ACCURACY
+from corsage.core.measures import ACCURACY, MEASURES
 
 KEYS = ["mean", "std", "min", "q10", "q25", "median", "q75", "max"]
 EVIL = "<script>alert(1)</script>"
@@ -200,6 +201,50 @@ def test_best_mean_is_bold_and_dropped_users_are_named() -> None:
     assert bold[0] == "fedrep"
     assert len(bold) == 2
     assert f"fedrep: 2 dropped replies: {EVIL} (2)" in shown(results, 120)
+
+
+def bolded(table: Any) -> list[str]:
+    return [
+        str(cell)
+        for column in table.columns
+        for cell in column.cells
+        if any(span.style == "bold" for span in getattr(cell, "spans", ()))
+        or getattr(cell, "style", "") == "bold"
+    ]
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_the_better_end_of_every_measure_is_bold_among_rows_of_the_same_users(name: str) -> None:
+    """New users are others: their row is not the best of those beside it."""
+    measure, found = MEASURES[name], []
+    for row, value in (("bad", -0.2), ("good", 0.2), ("good+new", 0.4)):
+        mean = 0.5 + value * (1 if measure.higher_is_better else -1)
+        users = {f"{row[4:]}{i}": mean for i in range(3)}
+        score = {**numbers([mean] * 3), "pooled": mean, "users": 3}
+        found.append(
+            {
+                "strategy": row,
+                **measure.tag,
+                name: score,
+                "users": 3,
+                "per_user": users,
+                "measures": {name: score, "log-loss": score},
+                "over_samples": mean,
+                "test_sizes": {user: 5 * place + 1 for place, user in enumerate(users)},
+                "baseline": {"answer": "x", "mean": 0.5},
+            }
+        )
+    assert bolded(summary_table(found))[0] == "good"
+    lines = notes(found)
+    assert [
+        line.partition(" is no better")[0].split(":")[0] for line in lines if "no b" in line
+    ] == ["bad"]
+    shown_means = [measure.text(one[name]["mean"]) for one in found]
+    wanted = ", ".join(f"{o['strategy']} {m}" for o, m in zip(found, shown_means, strict=True))
+    assert lines[0] == f"Over all test samples instead of users, of whom some have many: {wanted}"
+    for one in found:
+        one["test_sizes"] = dict.fromkeys(one["test_sizes"], 5)
+    assert not any("Over all test samples" in line for line in notes(found))
 
 
 def test_table_takes_brackets_as_they_are_and_gaps_as_dashes() -> None:

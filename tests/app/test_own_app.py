@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -355,3 +356,52 @@ def test_a_loop_that_fails_costs_its_user_only() -> None:
         "fedavg", make_client_app(data=own_sets, model=Net, train=moody), fine_tune_epochs=0
     )
     assert found["fedavg"].dropped == {"1": 3}
+
+
+def logged(caplog: pytest.LogCaptureFixture, name: str, app: ClientApp, **keys: Any) -> list[str]:
+    """What a server script's log has of a run, at INFO."""
+    caplog.clear()
+    with caplog.at_level("INFO", "flwr"):
+        run(name, app, **keys)
+    return [f"{one.levelname} {one.getMessage()}" for one in caplog.records]
+
+
+def test_a_server_script_is_told_of_every_round(caplog: pytest.LogCaptureFixture) -> None:
+    """A line a round, as Flower's FedAvg has it; no warnings, and no keys that nobody set."""
+    app = make_client_app(data=own_sets, model=Net, train=train)
+    lines = logged(caplog, "fedavg", app, lr=0.5)
+    rounds = [line for line in lines if "round " in line]
+    assert [line[: len("INFO fedavg: round 1/3: ")] for line in rounds] == [
+        f"INFO fedavg: round {number}/3: " for number in (1, 2, 3)
+    ]
+    assert re.fullmatch(
+        r".*: accuracy \d+\.\d ± \d+\.\d %, test loss \d\.\d{3}, 3 users",
+        rounds[0],
+    )
+    ends = [line for line in lines if line.startswith(("INFO fedavg: accuracy", "INFO fedavg+ft"))]
+    assert len(ends) == 2 and all("over 3 users" in line for line in ends)
+    text = "\n".join(lines)
+    assert "lr=0.5" in text and "batch-size" not in text and "momentum" not in text
+    assert "are a user's own" not in text and "WARNING" not in text
+
+
+def test_models_no_better_than_a_guess_are_a_warning_in_a_server_script_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = make_client_app(data=own_sets, model=Net)
+    lines = logged(caplog, "fedavg", app, lr=1e-9, fine_tune_epochs=0, measures="accuracy,log-loss")
+    (warned,) = (line for line in lines if line.startswith("WARNING"))
+    assert "is no better than the" in warned and "more rounds" in warned
+    assert any("log-loss" in line for line in lines if "round 3/3" in line)
+
+
+def test_a_strategy_that_goes_on_is_told_of_the_rest_once(caplog: pytest.LogCaptureFixture) -> None:
+    strategy = strategy_class("fedavg")({}, **{**QUICK, "model": Net})
+    grid = LocalGrid(make_client_app(data=own_sets, model=Net), 3)
+    strategy.start(grid)
+    with caplog.at_level("INFO", "flwr"):
+        strategy.start(grid, num_rounds=5)
+    rounds = [one.getMessage() for one in caplog.records if "round " in one.getMessage()]
+    assert [line.partition(":")[2].partition(":")[0] for line in rounds] == [
+        " round 4/5", " round 5/5",
+    ]  # fmt: skip

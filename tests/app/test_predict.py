@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import corsage
 from corsage.app.engines import simulate
 from corsage.app.inference import export, predict
 from corsage.app.inference.predict import read_rows
+from corsage.app.inference.source import OfRun
 from corsage.core.configuration.config import Config
 from corsage.core.errors import CorsageError, DataError
 
@@ -219,3 +221,12 @@ def test_damaged_files_and_unfinished_runs_are_one_line(
         corsage.load(tmp_path / "none")
     with pytest.raises(CorsageError, match="not a run folder"):
         corsage.load(tmp_path)
+
+
+def test_of_a_user_who_was_never_drawn_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    models = OfRun.__new__(OfRun)
+    models._row = SimpleNamespace(numbers={"untrained": ["3"]}, user=str)  # type: ignore[assignment]
+    models.user("3")
+    assert "user 3: was never drawn in training" in capsys.readouterr().err
+    models.user("4")
+    assert not capsys.readouterr().err

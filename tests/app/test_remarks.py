@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from corsage import simulate
-from corsage.app.output.remarks import Remarks
+from corsage.app.output.remarks import Remarks, worsened
+from corsage.core.measures import MEASURES
 from corsage.datasets.dealing.federated import simulated
 from tests.support.federations import federate
 
@@ -89,6 +90,29 @@ def test_what_is_better_when_it_is_higher_may_rise(capfd: pytest.CaptureFixture[
     keys: dict[str, Any] = {"num_users": 12, "num_rounds": 3, "fraction_train": 1.0}
     text = said(capfd, "fedavg", measures="balanced-accuracy", evaluate_every=1, **keys)
     assert "rose" not in text
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_what_got_worse_over_the_run_is_said_in_the_right_direction(name: str) -> None:
+    _, result, _ = federate("local", num_rounds=1)
+    high = MEASURES[name].higher_is_better
+    verb = "fell" if high else "rose"
+    for first, last in ((0.4, 0.8), (0.8, 0.4), (-0.5, -0.8), (0.80, 0.79)):
+        row = replace(result.summaries[0], measure=name, curve=[(1, first), (9, last)])
+        worse = first - last > 0.05 if high else last - first > 0.05
+        assert (f" {verb} from " in worsened(row)) == worse
+
+
+@pytest.mark.parametrize("measures", ["accuracy,auc", "auc", "accuracy"])
+def test_means_over_samples_are_those_of_the_users_weighted_by_their_samples(measures: str) -> None:
+    _, result, _ = federate(
+        "local", num_rounds=1, measures=measures, partition="dirichlet-by-class"
+    )
+    row = result.summaries[0].json()
+    sizes = [row["test_sizes"][user] for user in row["per_user"]]
+    wanted = np.average(list(row["per_user"].values()), weights=sizes)
+    assert row["over_samples"] == pytest.approx(wanted, abs=1e-12)
+    assert abs(row["over_samples"] - row[measures.split(",", maxsplit=1)[0]]["mean"]) > 1e-4
 
 
 @pytest.mark.parametrize("better", [-0.1, 0.0, 0.1])

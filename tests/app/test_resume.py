@@ -344,7 +344,7 @@ def test_a_folder_that_is_none_is_refused_in_a_line(
     assert run(["--resume", str(tmp_path)], "") == 2
     assert "config.json is damaged, and no checkpoint is there" in line_of(capsys)
     assert run(["--resume", str(tmp_path / "absent")], "") == 2
-    assert "not a run folder" in line_of(capsys)
+    assert "there is no such folder" in line_of(capsys)
     assert not (tmp_path / "absent").exists()
 
 

@@ -33,6 +33,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     keys = {
         "dataset": "csv", "data-file": str(folder / "all.csv"), "strategy": "fedrep",
         "hidden": "4", "num-rounds": 1, "run-dir": str(folder), "cache-dir": str(folder / "cache"),
+        "fine-tune-epochs": 0,
     }  # fmt: skip
     return simulate(Config.parse(keys))
 
@@ -138,7 +139,7 @@ RESULTS: list[Json] = [
     {"strategy": "../../x"}, {"strategy": 7}, {"strategy": "fedavg"}, {"accuracy": 7},
     {"accuracy": {"mean": 1.0}}, {"accuracy": None}, {"measure": []}, {"measure": "x"},
     {"per_user": 7}, {"train_sizes": []}, {"measures": 7}, {"untested": 7},
-    {"curve": 7}, {"seconds": "<script>"},
+    {"curve": 7}, {"seconds": "<script>"}, {"outcomes": 7},
 ]  # fmt: skip
 
 

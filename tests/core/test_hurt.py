@@ -241,3 +241,15 @@ def test_only_trained_models_are_compared_and_those_of_the_end_with_each_other()
     del rows["local+own"], rows["local"]
     rows["local"] = Row("local", ACCURACY, {"a": 0.9})
     assert hurt(rows["fedrep+own"], rows)["alone"].than == "local"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"packed": "!"}, {"packed": "AAAA"}, {"sums": -1}, {"sums": "x"}, {"least": 1e400}, {}],
+    ids=str,
+)
+def test_sums_that_cannot_be_are_none(change: dict[str, Any]) -> None:
+    y = np.zeros((2, 9), np.int64)
+    row = judged_row("local", ACCURACY, answers(y), y)
+    changed = {**row["outcomes"], **change} if change else {"packed": row["outcomes"]["packed"]}
+    assert sums_of(row) is not None and sums_of({**row, "outcomes": changed}) is None

@@ -51,7 +51,9 @@ def names_in(folder):
     return [path.name for path in Path(folder).iterdir()]
 
 
-@pytest.mark.parametrize("partition", ["iid", "shards", "classes", "dirichlet"])
+@pytest.mark.parametrize(
+    "partition", ["iid", "shards", "classes", "dirichlet", "dirichlet-by-class"]
+)
 def test_simulated(keys, partition):
     data = simulated(dataclasses.replace(keys, partition=partition), 20, 3)
     assert data.users == [str(i) for i in range(20)] and data.clusters == {}
@@ -229,6 +231,16 @@ def test_a_user_without_test_data(keys, tmp_path):
 def test_combinations_of_keys(keys, change, num_users, said):
     with pytest.raises(ConfigError, match=said):
         simulated(dataclasses.replace(keys, **change), num_users, 0)
+
+
+def test_dirichlet_has_two_names(keys):
+    """`dirichlet` stays what it was, dirichlet-by-user; by class sizes are unequal."""
+    old, user, other = (
+        simulated(dataclasses.replace(keys, partition=name), 10, 0)
+        for name in ("dirichlet", "dirichlet-by-user", "dirichlet-by-class")
+    )
+    assert np.array_equal(old.x, user.x) and np.array_equal(old.bounds, user.bounds)
+    assert np.ptp(np.diff(old.bounds[:, [0, 2]])) <= 1 < np.ptp(np.diff(other.bounds[:, [0, 2]]))
 
 
 def test_too_many_users(keys):

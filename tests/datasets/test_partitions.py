@@ -161,6 +161,57 @@ def test_dirichlet_alpha_is_heterogeneity():
     assert concentration(1e-6) > 0.75
 
 
+@settings(max_examples=80, deadline=None)
+@given(
+    st.floats(1e-6, 1e9) | st.sampled_from([1e-6, 0.1, float("inf")]),
+    st.integers(1, 40),
+    st.lists(st.integers(1, 80), min_size=1, max_size=12),
+    st.sampled_from([0, 2, 5]),
+    seeds,
+)
+def test_dirichlet_by_class(alpha, num_users, counts, least, seed):
+    """Every sample is dealt once, and every user has enough, or one line says what would do."""
+    labels = np.repeat(np.arange(len(counts)) * 2, counts)
+    try:
+        parts = partitions.by_class(labels, num_users, generator(seed), alpha=alpha, least=least)
+    except DataError as error:
+        assert "too few" in str(error) or "set a larger alpha" in str(error)
+        return
+    usual = min(10, len(labels) // num_users // 2)
+    check(parts, len(labels), num_users, least=max(2, least or usual))
+    assert sum(map(len, parts)) == len(labels)
+    # Who had a mean user's samples got none of the classes after.
+    for part in parts:
+        assert len(part) - np.isin(labels[part], labels[part].max()).sum() <= (
+            len(labels) / num_users + max(counts)
+        )
+
+
+def test_dirichlet_by_class_has_the_shares_of_its_law():
+    """Of one class users' shares are Dirichlet: the mean of the sum of squares is known."""
+    labels, many = np.zeros(100_000, np.int64), 20
+    for alpha in (0.5, 5.0):
+        squares = []
+        for seed in range(200):
+            parts = partitions.by_class(labels, many, generator(seed), alpha=alpha, least=2)
+            squares.append(sum((len(part) / len(labels)) ** 2 for part in parts))
+        assert np.mean(squares) == pytest.approx((1 + alpha) / (1 + many * alpha), rel=0.05)
+
+
+def test_dirichlet_by_class_is_as_unequal_as_the_published_split():
+    """MNIST's classes over 20 users by Dir(.1): the split that PFLlib ships has 499 to 6,189."""
+    counts = [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958]
+    labels = np.repeat(np.arange(10), counts)
+    sizes = np.sort(
+        [
+            [len(p) for p in partitions.by_class(labels, 20, generator(s), alpha=0.1)]
+            for s in range(200)
+        ]
+    )
+    low, high = np.percentile(sizes[:, [0, -1]], [2.5, 97.5], axis=0)
+    assert low[0] < 499 < high[0] and low[1] < 6189 < high[1]
+
+
 def test_lognormal_sizes():
     """The logarithms of the sizes have the asked-for deviation, and no sample is dropped."""
     labels = np.repeat(np.arange(10), 20_000)
@@ -184,7 +235,13 @@ def test_natural():
 
 def test_seeds_decide():
     labels = labels_of(5, 40, 0)
-    for deal in (partitions.iid, partitions.shards, partitions.classes, partitions.dirichlet):
+    for deal in (
+        partitions.iid,
+        partitions.shards,
+        partitions.classes,
+        partitions.dirichlet,
+        partitions.by_class,
+    ):
         one, again, other = (deal(labels, 8, generator(s)) for s in (1, 1, 2))
         assert all(np.array_equal(a, b) for a, b in zip(one, again, strict=True))
         assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))

@@ -7,10 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
+from torch.nn import functional
 
+from corsage.benchmarks import pfllib_split
 from corsage.core.configuration.config import Config
 from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.errors import ConfigError, ModelError
+from corsage.core.seeding import generator
 from corsage.networks.augment import Views
 from corsage.networks.training import StepLoss, sgd
 from corsage.networks.training_objective import Objective, class_weights
@@ -210,3 +214,17 @@ def test_slower_paths_are_said() -> None:
     assert any(n.startswith("mixed-precision=bf16: users train one") for n in notes.notes)
     _, _, notes = federate("fedrep", num_rounds=1)
     assert not notes.notes
+
+
+def test_pfllibs_cut_through_a_softmax_regression_is_what_holds_it_back() -> None:
+    """FedAvg agrees with a plain loop; pixels through a log-softmax, as PFLlib has it, do not."""
+    images, y = load_digits(return_X_y=True)
+    x = np.kron(images.reshape(-1, 8, 8) * 15, np.ones((3, 3)))
+    users = [
+        pfllib_split.scaled(x[own[:225]], y[own[:225]], x[own[225:]], y[own[225:]])
+        for own in generator(0).permutation(len(y))[:1500].reshape(5, 300)
+    ]
+    house, loop = pfllib_split.corsage(users, 0), pfllib_split.plain(users, 0, lambda x: x)
+    cut = pfllib_split.plain(users, 0, lambda x: functional.log_softmax(x, 1))
+    assert house == pytest.approx(loop, abs=0.04) and loop[-1] > 0.8
+    assert cut[-1] < loop[-1] - 0.2

@@ -72,7 +72,7 @@ SEEDLESS = ASK_ALL - {"async-l2gd", "async-al2sgd", "fedrep-exact"}
 class Notes(Callback):
     """Remembers what was noted and every row."""
 
-    shows_notes = True
+    shows_notes = reports = True
 
     def __init__(self) -> None:
         self.notes: list[str] = []

@@ -21,6 +21,25 @@ NO_VARIANCE_SHARE = 1e-12
 
 
 @dataclass
+class Generalised:
+    """A fit by a marginal likelihood.
+
+    Parameters
+    ----------
+    how : the integral is computed, in words; empty: there is no such fit.
+    shape : the logarithm of the family's.
+    aic : Akaike's criterion, and `tried` that of all shapes of covariances.
+    open : what has no best value, as the likelihood grows for ever.
+    """
+
+    how: str = ""
+    shape: float = 0.0
+    aic: float = 0.0
+    tried: dict[str, float] = field(default_factory=dict)
+    open: list[str] = field(default_factory=list)
+
+
+@dataclass
 class CovarianceFit:
     """The most likely covariances, given their shapes.
 
@@ -44,6 +63,7 @@ class CovarianceFit:
     refused : why others were not judged.
     likely : how sure the numbers are, in the data's units (uncertainty.py).
     intervals : how that was found, or why it was not.
+    generalised : what else a marginal likelihood says.
     """
 
     kinds: list[str] = field(default_factory=list)
@@ -66,6 +86,7 @@ class CovarianceFit:
     refused: dict[str, str] = field(default_factory=dict)
     likely: dict[str, Likely] = field(default_factory=dict)
     intervals: str = ""
+    generalised: Generalised = field(default_factory=Generalised)
 
     @classmethod
     def of(

@@ -82,6 +82,25 @@ def _quadratic_fault(sums: Floats, d: int, exact: bool, counts: Floats) -> str:
     return ""
 
 
+def jets_fault(rows: Arrays, d: int, discrete: bool, two: bool, records: int) -> str:
+    """A log likelihood with its derivatives: of labels that are counted it is at most 0.
+
+    With `two` levels what is summed is concave in the model, and curves as its first function says.
+    Of `records` rows of two classes no score has more than one each; 0: that is not known.
+    """
+    jets = rows["jets"]
+    m = round(((8 * jets.shape[1] + 1) ** 0.5 - 3) / 2)
+    if discrete and jets[0, 0] > MATRIX_ROUNDING:
+        return "its likelihood cannot be: a probability is above 1"
+    if records and abs(jets[0, d]) > records * (1 + MATRIX_ROUNDING):
+        return f"its likelihood cannot be: it is steeper than {records} records are"
+    if two and not semidefinite(-unpack(jets[0, 1 + m :], m)[:d, :d]):
+        return "its likelihood cannot be: it is not concave"
+    if two and (jets[1, 0] > MATRIX_ROUNDING or jets[2, 0] < -MATRIX_ROUNDING):
+        return "its likelihood cannot be: a curvature has the wrong sign"
+    return ""
+
+
 def summary_fault(rows: Arrays, most: int) -> str:
     """Faults of a last answer: squares, ranks, of `most` at most, errors and shares."""
     if rows["rank"] > most:

@@ -39,6 +39,23 @@ def test_one_value_makes_no_study() -> None:
     assert not grid_of({"seed": "0", "lr": "0.1", "data-file": "a,b.csv"}).varied
 
 
+def test_a_key_belongs_to_its_method() -> None:
+    """What a method does not read does not run it again; its work stays that of the comparison."""
+    grid = grid_of(
+        {"strategy": "fedrep,ditto", "ditto-lambda": "0.1,1", "head-epochs": "3,5", "seed": "0,1"}
+    )
+    runs = [(cell.name, grid.keys(cell)) for cell in grid.cells]
+    assert [(name, keys["strategy"]) for name, keys in runs if name.endswith("seed=0")] == [
+        ("ditto-lambda=0.1,head-epochs=3,seed=0", "fedrep,ditto"),
+        ("ditto-lambda=0.1,head-epochs=5,seed=0", "fedrep"),
+        ("ditto-lambda=1,head-epochs=3,seed=0", "ditto"),
+    ]
+    assert {keys.get("work-epochs") for _, keys in runs} == {None, 4.0, 6.0}
+    grid.check()
+    both = grid_of({"strategy": "fedrep,ditto", "lr": "0.1,1"})
+    assert [both.keys(cell)["strategy"] for cell in both.cells] == ["fedrep,ditto"] * 2
+
+
 @pytest.mark.parametrize(
     ("values", "part"),
     [
@@ -51,6 +68,7 @@ def test_one_value_makes_no_study() -> None:
         ({"run-dir": "a|b"}, "one value"),
         ({"seed": ",".join(map(str, range(10_001)))}, "at most"),
         ({"lr": "0.1,-1"}, "at least 0"),
+        ({"strategy": "fedavg,local", "ditto-lambda": "1,2"}, "ditto-lambda=1,2: none of fed"),
     ],
 )  # fmt: skip
 def test_what_cannot_run_is_refused_before_anything_does(values: dict[str, str], part: str) -> None:

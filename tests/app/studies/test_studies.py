@@ -171,6 +171,54 @@ def test_from_python(tmp_path: Path, here: list[str]) -> None:
     assert {record["strategy"] for record in found.records()} == {"fedavg", "local"}
 
 
+def test_another_methods_key_runs_a_method_once(
+    tmp_path: Path, here: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One table; the work of a run with fewer methods is that of the whole comparison."""
+    words = [*SMALL, "strategy=fedrep,ditto", "ditto-lambda=0.1,1", f"run-dir={tmp_path}"]
+    assert run(words, "") == 0
+    folder, out = folder_in(tmp_path), capsys.readouterr().out
+    assert here == ["ditto-lambda=0.1", "ditto-lambda=1"]
+    rows = stored(folder)["rows"]
+    assert [(row["strategy"], row["settings"]) for row in rows] == [
+        ("fedrep", {}), ("ditto", {"ditto-lambda": "0.1"}), ("ditto", {"ditto-lambda": "1"}),
+    ]  # fmt: skip
+    lines = (folder / "study.csv").read_text().splitlines()
+    steps = {
+        float(line.split(",")[lines[0].split(",").index("gradient_steps")]) for line in lines[1:]
+    }
+    assert "samples" not in out.splitlines()[1]  # of equal users the two means are one
+    assert len(lines) == 4 and max(steps) - min(steps) < 1  # whole steps of each part
+    assert "Work differs" not in out
+    here.clear()
+    assert run(["--resume", str(folder)], "") == 0 and not here
+    assert run(["compare", *map(str, (folder / "runs").glob("*=*[0-9]"))], "") == 0
+    assert "Work differs" not in capsys.readouterr().out
+
+
+def test_of_unequal_users_the_mean_over_samples_has_a_column(
+    here: list[str], tmp_path: Path
+) -> None:
+    keys: dict[str, Any] = {"num_users": 6, "num_rounds": 1, "hidden": "8", "alpha": 0.1}
+    keys |= {"partition": "dirichlet-by-class", "run_dir": str(tmp_path)}
+    found = corsage.study("local", seed=[0, 1], **keys)
+    assert "samples" in found.table.splitlines()[1]
+    assert f"{100 * found['local'].average('over_samples'):.1f}" in found.table
+
+
+def test_compare_says_which_key_makes_work_equal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """fedavg alone does one epoch a round, beside fedrep eleven."""
+    for name in ("fedavg", "fedrep,fedavg"):
+        assert run([*SMALL, f"strategy={name}", f"run-dir={tmp_path / name}"], "") == 0
+    paths = [str(folder_in(tmp_path / name)) for name in ("fedavg", "fedrep,fedavg")]
+    assert run(["compare", *paths], "") == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Work differs between the runs (work-epochs=1, 11): fedavg" in out
+    assert "work-epochs=11 makes it equal" in out
+
+
 @pytest.mark.slow  # real processes: 15 s of CPU
 def test_a_study_that_is_killed_leaves_nobody_at_work_and_is_finished_later(tmp_path: Path) -> None:
     words = [*SMALL, "num-rounds=60", "seed=0,1,2", "study-workers=2", f"run-dir={tmp_path}"]

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from corsage import simulate
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
+from corsage.core.errors import ModelError
 from corsage.solvers.convex_clustering.exact.sum_of_norms import fit
 from corsage.solvers.convex_clustering.reading import refitted_models
 from corsage.solvers.convex_clustering.selection import MODELS
@@ -240,3 +242,18 @@ def test_a_lambda_that_was_chosen_for_models_makes_no_clusters_of_a_few_users() 
         assert "4, exact" in text(cluster_rows(reading, replace(solved(), choice=choice)))
     most = Reading([0, 0, 0, 1, 2], 3)
     assert most.alone == 2 and most.clustered(Choice(0.1, 7).for_models)
+
+
+def test_models_outlive_what_cannot_be_said_of_their_clusters(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of three classes of a raw table without a ridge: fused users have no best model."""
+
+    def refused(*_: object) -> None:
+        raise ModelError("no model is best for users who share one; set ridge.")
+
+    module = "corsage.strategies.convex_clustering.report"
+    monkeypatch.setattr(f"{module}.quickly_read", refused)
+    found = simulate("convex-clustering", num_rounds=3, convex_lambda=0.05)["convex-clustering"]
+    assert found.user(found.users[0]).arrays and found.clusters
+    assert "uncertified: no model is best for users who share" in capfd.readouterr().err

@@ -142,7 +142,7 @@ def test_one_users_evaluation_that_is_not_finite_is_its_own() -> None:
     worker, report = object.__new__(Worker), Report()
     worker.report, worker.arrays, worker.kind = report, {}, "evaluate"
     metrics = {"loss": np.array([1.0, np.nan, 3.0]), "num-examples": np.array([5.0, 5.0, 5.0])}
-    worker.add_evaluation(["a", "b", "c"], metrics)
+    worker.add_evaluation(["a", "b", "c"], metrics, {})
     assert report.users == ["a", "c"] and report.metrics["loss"] == [1.0, 3.0]
     assert list(report.failed) == ["b"] and "not finite" in report.failed["b"]
 

@@ -91,7 +91,7 @@ def test_squared_hinge_on_classes_that_a_plane_tells_apart(name: str, tmp_path: 
     }  # fmt: skip
     strategy = strategy_class(name)(Config.parse(keys))
     strategy.start(LocalGrid(app, 2))
-    assert strategy.finished() and strategy.progress.round < 40  # rounding decides how many
+    assert strategy.finished() and strategy.progress.round < 100  # rounding decides how many
     w = strategy.state.w[user % 2 if name == "exact-cluster" else user * 0]
     margins = (2 * y - 1) * ((x * w[:, :2]).sum(1) + w[:, 2])
     assert (margins > 1 - 1e-6).mean() > 0.75  # of all, the tested ones too

@@ -318,7 +318,7 @@ def test_covariances_of_any_shape_have_intervals_of_correlations(any_shape: Any)
     [
         ({"loss": "squared", "labels": "numbers", "mixed_intervals": "never"}, "never"),
         ({"loss": "squared", "labels": "numbers", "mixed_variances": "summed"}, "several users"),
-        ({"loss": "logistic"}, "approximated at one set of variances"),
+        ({"loss": "logistic", "mixed_likelihood": "quasi"}, "approximated at one set of variances"),
     ],
 )
 def test_where_there_are_no_intervals_it_is_said(

@@ -277,7 +277,7 @@ def test_one_strength_may_be_on_auto_and_the_other_given(name: str, auto: str) -
     keys = {**LOGISTIC, f"known_{auto}": "auto", f"known_{given}": 0.7, "num_rounds": 12}
     strategy, result, _ = federate(name, 3, mixed_em_rounds=4, **keys)
     tables = {table["title"]: dict(table["rows"]) for table in result.json()[0]["findings"]}
-    spread = tables["variances by coefficient (Laplace's approximation)"]
+    spread = tables["variances by coefficient (penalised quasi-likelihood)"]
     assert "not converged" in tables["EM"]["variances"]
     assert list(spread) == [{"gamma": "users", "lambda": "clusters"}[auto]]
     strengths = strategy.state.strengths

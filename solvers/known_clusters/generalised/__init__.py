@@ -1,0 +1,1 @@
+"""The marginal likelihood of generalised mixed models, and its most likely parameters."""

@@ -1,0 +1,126 @@
+"""The marginal likelihood of generalised mixed models: by dense sums, and by finite differences."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from corsage.core.arrays import Floats, Ints
+from corsage.core.families import FAMILIES
+from corsage.solvers.known_clusters.generalised.ascent import Ascent
+from corsage.solvers.known_clusters.generalised.levels import Design, Jets, clusters_likelihood
+from corsage.solvers.known_clusters.generalised.rows import NODES, Rows
+from corsage.solvers.known_clusters.generalised.shapes import layouts
+from tests.support.marginal import dense, joint_laplace
+
+Data = tuple[Floats, Floats, Floats, Ints]
+THETA = np.array([0.3, -0.1, 0.2])
+
+
+def drawn(family: str, users: int = 6) -> Data:
+    """x with the column of ones last, labels, weights and users."""
+    rng = np.random.default_rng(0)
+    user = np.repeat(np.arange(users), rng.integers(1, 6, users))
+    n = len(user)
+    x = np.column_stack([rng.normal(size=(n, 2)), np.ones(n)])
+    score, weight = x @ np.array([0.5, -0.3, 0.2]), np.ones(n)
+    chance = 1 / (1 + np.exp(-score))
+    if family == "logistic":
+        return x, (rng.random(n) < chance).astype(float), weight, user
+    if family == "binomial":
+        weight = rng.integers(1, 5, n).astype(float)
+        return x, rng.binomial(weight.astype(int), chance) / weight, weight, user
+    if family == "gamma":
+        return x, rng.gamma(2, np.exp(score) / 2), weight, user
+    return x, rng.poisson(np.exp(score)).astype(float), rng.random(n) + 0.5, user
+
+
+def rows_of(family: str, data: Data) -> Rows:
+    """The same as the solver has them."""
+    x, y, weight, user = data
+    sizes = np.unique(user, return_counts=True)[1]
+    return Rows(FAMILIES[family], *map(torch.from_numpy, (x, y, weight)), sizes)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_quadrature_is_the_integral(family: str) -> None:
+    data, shaped = drawn(family), FAMILIES[family].shaped
+    basis = np.array([[[0.0], [0.0], [1.0]]])
+    tau = np.array([0.7, 0.3][: 1 + shaped])
+    found, _, _ = rows_of(family, data).jets(THETA, tau, basis, np.zeros((3, 0)), NODES)
+    assert found[0] == pytest.approx(dense(family, *data, THETA, 0.7, 0.3), rel=1e-6)
+
+
+@pytest.mark.parametrize("nodes, levels", [(NODES, 1), (0, 1), (0, 2)])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_derivatives_are_finite_differences(family: str, nodes: int, levels: int) -> None:
+    rows, tau = rows_of(family, drawn(family)), np.array([0.7, 0.2, 0.5])
+    basis = np.einsum("pc,kcr->kpr", np.eye(3)[:, 1:], layouts("full", 2))
+    if nodes:
+        basis, tau = np.array([[[0.0], [0.0], [1.0]]]), tau[:1]
+    around = np.eye(3)[:, 3 - 2 * (levels - 1) :]
+    place = np.concatenate([THETA, tau, [0.3] * FAMILIES[family].shaped])
+
+    def at(psi: Floats) -> tuple[Floats, Floats, Floats]:
+        return rows.jets(psi[:3], psi[3:], basis, around, nodes)
+
+    _, slope, bend = at(place)
+    pairs = [(at(place + 1e-5 * e), at(place - 1e-5 * e)) for e in np.eye(len(place))]
+    for number, exact in ((0, slope), (1, bend)):
+        differences = [(up[number] - down[number]) / 2e-5 for up, down in pairs]
+        assert exact == pytest.approx(np.stack(differences, -1), abs=1e-6)
+
+
+def test_clusters_are_the_joint_laplace_approximation() -> None:
+    """Two users each in three clusters, both with a random intercept and slope: at the mode."""
+    x, y, weight, user = drawn("poisson")
+    cluster = user // 2
+    inner, around = layouts("full", 2), np.eye(3)[:, 1:]
+    design = Design(
+        np.eye(3), np.zeros(3), np.einsum("pc,kcr->kpr", around, inner), around, inner, False
+    )
+    psi = np.concatenate([THETA, [0.7, 0.2, 0.5], [0.4, -0.3, 0.6]])
+    own, top = design.root(psi), design.above_root(psi)
+    v = np.zeros((3, 2))
+    for _ in range(8):
+        theta = design.theta(psi) + v @ top.T
+        parts = [
+            rows_of("poisson", tuple(part[cluster == j] for part in (x, y, weight, user))).jets(  # type: ignore[arg-type]
+                theta[j], psi[3:6], design.basis, around, 0
+            )
+            for j in range(3)
+        ]
+        jets = Jets(*map(np.stack, zip(*parts, strict=True)))
+        place = np.column_stack([theta, np.tile(psi[3:6], (3, 1))])
+        found = clusters_likelihood(design, jets, place, v, psi)
+        v = found.v
+    z = np.hstack(
+        [(x @ own) * (user == i)[:, None] for i in range(6)]
+        + [(x @ top) * (cluster == j)[:, None] for j in range(3)]
+    )
+    plain = joint_laplace("poisson", x @ THETA, y, weight, 0.0, z, np.zeros(18))
+    assert found.gap < 1e-10
+    assert float(found.jet.value) == pytest.approx(plain, abs=1e-5)
+
+
+def test_ascent_finds_the_top_of_a_function_that_is_no_quadratic() -> None:
+    """-cosh summed: a step of Newton's from far away would miss it."""
+    centre = np.array([3.0, -2.0])
+    search, looks = Ascent(np.zeros(2)), 0
+    while not search.settled and looks < 60:
+        away = search.ahead - centre
+        search = search.look(float(-np.cosh(away).sum()), -np.sinh(away), -np.diag(np.cosh(away)))
+        looks += 1
+    assert search.at == pytest.approx(centre, abs=1e-4)
+    assert not search.open.any()
+
+
+def test_ascent_ends_where_there_is_no_top() -> None:
+    """1 - exp(-x) grows for ever: it is open, not converged."""
+    search, looks = Ascent(np.zeros(1)), 0
+    while not search.settled and looks < 60:
+        fall = np.exp(-search.ahead)
+        search = search.look(float(1 - fall[0]), fall, -np.diag(fall))
+        looks += 1
+    assert search.open.all() and looks < 60

