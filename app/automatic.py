@@ -14,6 +14,8 @@ from corsage.datasets.user_data import FederatedData
 MOST_EXACT_INPUTS = 300
 """Inputs of a linear problem: exact methods send matrices of all by all."""
 NETWORKS = "fedrep,fedavg,local"
+OWN_TABLES = ("csv", "npz", "memory")
+"""Tables of one's own: users may have a row each, with nothing to hold out."""
 OTHERS_CLUSTER = "others"
 """The cluster of users whose cluster is not known, where others' are."""
 LINEAR = ("mixed-model", "exact-global", "exact-local")
@@ -35,15 +37,16 @@ def chosen(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """
     if not is_automatic(values):
         return dict(values), ""
-    config = Config.parse({**values, "strategy": "local"})
+    whole = {"test-fraction": 0.0} if values.get("dataset") in OWN_TABLES else {}
+    config = Config.parse({**values, "strategy": "local", **whole})
     data = simulated(config.data, config.federation.num_users, config.run.seed)
     check_users(data)
     check_classes(data.num_classes, len(data.shape) == 1, str(values.get("labels", "")))
     own, why = choice(data, values)
-    said = f"strategy=auto: {own['strategy']}, for {why}"
-    more = ", ".join(f"{k}={v}" for k, v in own.items() if k != "strategy" and k not in values)
+    line = f"strategy=auto: {own['strategy']}, for {why}"
     found = {**own, **values, "strategy": own["strategy"]}
-    return found, f"{said} ({more})." if more else f"{said}."
+    more = ", ".join(f"{k}={v}" for k, v in own.items() if k != "strategy" and k not in values)
+    return found, f"{line} ({more})." if more else f"{line}."
 
 
 def choice(data: FederatedData, given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:

@@ -15,6 +15,7 @@ from corsage.app.run.status import is_study, is_study_of
 from corsage.core.clock import COMMAND_START, LOADED
 from corsage.core.configuration.command_line import each_of, exampled, read_words
 from corsage.core.configuration.config import AUTOMATIC, Config
+from corsage.core.configuration.key_groups import RunKeys
 from corsage.core.errors import ConfigError, StrategiesFailed
 from corsage.core.files import guarded, write_atomically
 from corsage.core.registry import attached
@@ -79,13 +80,20 @@ def perform(words: list[str], title: str = "") -> int:
     return exit_code(work)
 
 
-def run_or_study(values: dict[str, Any], json_file: str) -> None:
-    """One run, or several: where a key has several values, such as seed=0,1,2."""
+def run_or_study(values: dict[str, Any], json_file: str, fits: bool = False) -> None:
+    """One run, or several: where a key has several values, such as seed=0,1,2.
+
+    One that `fits`, or whose strategies are left to the data, ends with a fit to all rows.
+    """
+    fits = fits or AUTOMATIC in named(values)
     values = decided(values)
+    if holds_nothing_out(values) and not values.get("resume"):
+        names = [str(values["strategy"])] if "strategy" in values else RunKeys.strategy
+        attached("answer").check_one(",".join(names).split(","))
     if is_study_of(values):
         attached("studies").run_study(values, json_file)
     else:
-        simulate_and_report(Config.parse(values), json_file)
+        simulate_and_report(Config.parse(values), json_file, fits and not values.get("resume"))
 
 
 def named(values: Mapping[str, Any]) -> list[str]:
@@ -103,8 +111,11 @@ def decided(values: dict[str, Any]) -> dict[str, Any]:
     if AUTOMATIC in named(values):
         from corsage.app.automatic import chosen
 
+        values = settled(values)
         found, line = chosen({key: each[0] for key, each in each_of(values).items()})
-        found = {**found, **values, "strategy": found["strategy"]}
+        names = str(found["strategy"])
+        names = names.partition(",")[0] if holds_nothing_out(values) else names
+        found = {**found, **values, "strategy": names}
     else:
         found, line = exampled(values)
     if line:
@@ -112,7 +123,20 @@ def decided(values: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def simulate_and_report(config: Config, json_file: str) -> None:
+def holds_nothing_out(values: Mapping[str, Any]) -> bool:
+    """True if all rows are fitted, and none is left to compare strategies by."""
+    said = str(values.get("test-fraction", ""))
+    return said.replace(".", "", 1).isdigit() and not float(said)
+
+
+def settled(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a table, with what it says where they say nothing."""
+    first = {key: each[0] for key, each in each_of(values).items()}
+    found: dict[str, Any] = attached("answer").settled(first)
+    return {**values, **{key: value for key, value in found.items() if first.get(key) != value}}
+
+
+def simulate_and_report(config: Config, json_file: str, fits: bool = False) -> None:
     """Run the simulation, then copy its summary, also of a comparison that is not whole."""
     announce(config)
     from corsage.app.engines import simulate
@@ -121,8 +145,9 @@ def simulate_and_report(config: Config, json_file: str) -> None:
     target = Path(json_file).expanduser() if json_file else None
     if target and not target.parent.is_dir():
         raise ConfigError(f"--json {json_file}: its folder does not exist.")
+    config, at = attached("answer").begun(config) if fits else (config, None)
     try:
-        folder = simulate(config)
+        folder = simulate(config, at)
     except StrategiesFailed as error:
         copy_summary(error.folder, target)
         raise

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Unpack
 
+from corsage.app.given import data_of
+from corsage.app.output.notebook import calm_log
+from corsage.app.output.progress import is_tty
 from corsage.app.simulation import Comparison, simulate
 from corsage.core.configuration.config import AUTOMATIC
 from corsage.core.configuration.keywords import Keywords
 from corsage.core.errors import ConfigError
+from corsage.core.registry import attached
 from corsage.strategies.rounds.callbacks import Callback
 
 
@@ -41,13 +47,26 @@ def fit(
         Keys with `_` for `-`, `progress` and `callbacks`. `strategy` is by default `"auto"`: those
         that suit the data, which a line says.
 
+    Linear models are compared on rows that are held out (by cross-validation where users have few
+    rows) and then fitted to all rows: scores are of the comparison, all else is of the fit to all.
+    With `test_fraction=0` nothing is compared. Networks are trained once, on all but test rows.
+
     Returns
     -------
     Comparison
-        The same as `simulate` gives: `fit(...)["mixed-model"].user("north").predict(rows)`.
+        Printed, the answer in words and numbers. `fit(...).user("north").predict(rows)` is what the
+        recommended row's model of a user says, `fit(...)["exact-local"]` another row.
     """
     if data is None and x is None:
         raise ConfigError("fit: give data, or x and y.")
     named = keys.pop("strategy", AUTOMATIC)
     listed = [str(named)] if isinstance(named, str | float) else list(named)
-    return simulate(listed, data, x=x, y=y, user=user, label=label, cluster=cluster, **keys)
+    if not all(isinstance(one, str) for one in listed):
+        return simulate(listed, data, x=x, y=y, user=user, label=label, cluster=cluster, **keys)
+    progress, callbacks = bool(keys.pop("progress", True)), keys.pop("callbacks", ())
+    with calm_log(watched=is_tty(sys.stderr)):
+        columns = {"user": user, "label": label, "cluster": cluster}
+        answer: Comparison = attached("answer").answer(
+            listed, partial(data_of, data, (x, y), columns), keys, progress, callbacks, user
+        )
+    return answer

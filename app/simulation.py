@@ -18,7 +18,7 @@ from corsage.app.engines import number_of_nodes
 from corsage.app.given import Data, data_of, moved
 from corsage.app.local_grid import LocalGrid
 from corsage.app.output.notebook import calm_log
-from corsage.app.output.progress import Watcher, is_tty
+from corsage.app.output.progress import is_tty, watcher
 from corsage.app.output.remarks import Remarks
 from corsage.app.output.usage import in_a_line
 from corsage.app.results.row import Row
@@ -31,6 +31,7 @@ from corsage.core.configuration.keywords import Keywords
 from corsage.core.errors import FOR_ALL, CheckpointError, ConfigError
 from corsage.core.keys import flatten, kebab
 from corsage.core.messages.encoding import decode
+from corsage.core.registry import attached
 from corsage.core.version import warn_if_untested
 from corsage.datasets.dealing.federated import check_users, simulated
 from corsage.datasets.user_data import FederatedData
@@ -158,12 +159,20 @@ def simulate(  # noqa: PLR0913 (data in every form that people have them in)
         if progress:
             warn_if_untested()
         columns = {"user": user, "label": label, "cluster": cluster}
-        given = data_of(data, (x, y), columns, keys)
+        read = partial(data_of, data, (x, y), columns)
         several = isinstance(strategies, Sequence) and not isinstance(strategies, str)
         listed: list[Any] = [*cast(Sequence[Any], strategies)] if several else [strategies]
+        if listed == [AUTOMATIC]:
+            answer: Comparison
+            answer = attached("answer").answer(listed, read, keys, progress, callbacks, user)
+            return answer
+        given = read(keys)
         made = prepared(listed, given, keys, progress)
         for strategy in made:
             strategy.callbacks.extend(callbacks)
+        if not all(strategy.config.data.test_fraction for strategy in made):
+            answer = attached("answer").fitted(made, progress)
+            return answer
         return compared(made, progress)
 
 
@@ -375,7 +384,7 @@ def run(
     config = strategy.config
     check_users(simulated(config.data, config.federation.num_users, config.run.seed))
     if progress:
-        strategy.callbacks.append(Watcher(strategy.config.run.num_rounds))
+        strategy.callbacks.append(watcher(strategy.config))
     strategy.callbacks.append(Remarks(strategies))
     strategy.job.collects = True
     grid = LocalGrid(app, number_of_nodes(strategy.config))

@@ -125,6 +125,7 @@ DATASETS: dict[str, str] = {
 
 
 ATTACHED: dict[str, str] = {
+    "answer": "app.answer.answering",
     "augment": "networks.augment",
     "combined": "clients.parts.combined",
     "cut": "networks.cut",

@@ -37,6 +37,7 @@ from corsage.datasets.columns.typed import (
 )
 from corsage.datasets.data_set import DataSet
 from corsage.datasets.sample_table import (
+    INVISIBLE,
     Table,
     check_users,
     chosen_features,
@@ -103,6 +104,11 @@ def read_numbers(path: Path, columns: Columns) -> Table:
     return replace(table, x=input_numbers(table.x, exact=columns.numbers), facts=None)
 
 
+def is_invisible(word: str) -> bool:
+    """Tell whether a word has a character that cannot be seen."""
+    return not word.strip().isprintable()
+
+
 class CsvFile:
     """A file, and how it is to be read."""
 
@@ -124,6 +130,10 @@ class CsvFile:
         if users is not None and (users == "").any():
             why = "empty; a user's id belongs there: fill it in, or drop the row"
             raise self.source.error(columns.names[columns.user], lambda w: not w.strip(), why)
+        for at in columns.text:
+            if not "".join(cells.words[at].words).isprintable():
+                why = f"no id of a {'user' if at == columns.user else 'cluster'}: {INVISIBLE}"
+                raise self.source.error(columns.names[at], is_invisible, why)
         x, inputs = self.inputs(cells)
         y, label = self.labels(cells)
         known = ~np.isnan(y) if y.dtype.kind == "f" else np.ones(len(y), bool)

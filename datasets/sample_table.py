@@ -22,6 +22,7 @@ Mask = NDArray[np.bool_]
 # be allocated for it.
 MOST_LABEL_CLASSES = 100_000
 NO_FEATURES = ("none",)  # as feature-columns
+INVISIBLE = "it has a character that cannot be seen; take it out"
 OR_NUMBERS = ", or set labels=numbers to predict numbers"
 
 
@@ -188,6 +189,9 @@ def check_users(users: NDArray[np.str_], where: str) -> None:
     if (users == "").any():
         row = int(np.argmax(users == ""))
         raise DataError(f"{where}: sample {row} has an empty user id; fill it in, or drop the row.")
+    if not "".join(words := users.tolist()).isprintable():
+        row = next(row for row, word in enumerate(words) if not word.isprintable())
+        raise DataError(f"{where}: row {row}, user: {words[row]!r:.60} is no id: {INVISIBLE}.")
 
 
 def chosen_features(

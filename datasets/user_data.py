@@ -69,6 +69,8 @@ class FederatedData:
     Of a table of one's own, `facts` name the columns, and `x` are raw cells until the federation
     has agreed on a `preparation` (`dealing.prepared`); `own` are then the users' own scales, if
     each has one. Images and tokens have names of `classes` alone. `notes` are worth a line each.
+
+    Where nothing is `held_out`, users are judged by the samples that they train on.
     """
 
     users: list[str]
@@ -84,6 +86,7 @@ class FederatedData:
     preparation: Preparation | None = None
     own: OwnScales | None = None
     notes: tuple[str, ...] = ()
+    held_out: bool = True
     classes: tuple[str, ...] = ()
 
     @property
@@ -105,7 +108,7 @@ class FederatedData:
     @cached_property
     def test_sizes(self) -> Ints:
         """Test samples of each of `users`."""
-        return self.bounds[:, 2] - self.bounds[:, 1]
+        return self.bounds[:, 2] - self.bounds[:, 1] if self.held_out else self.train_sizes
 
     @cached_property
     def index(self) -> dict[str, int]:
@@ -116,7 +119,8 @@ class FederatedData:
         if user not in self.index:
             raise DataError(f"user {user}: has no data here; {len(self.users)} other users do.")
         start, middle, end = (int(b) for b in self.bounds[self.index[user]])
-        train, test = slice(start, middle), slice(middle, end)
+        train = slice(start, middle)
+        test = slice(middle, end) if self.held_out else train
         x, y = self.x, self.y
         return UserData(user, self.clusters.get(user), x[train], y[train], x[test], y[test])
 
@@ -128,7 +132,8 @@ class FederatedData:
     def rows(self, users: Sequence[str], test: bool) -> tuple[Ints, Ints]:
         """The places of these samples, and each user's number of them."""
         own = self.bounds[self.places(users)]
-        start, end = own[:, int(test)], own[:, int(test) + 1]
+        part = int(test and self.held_out)
+        start, end = own[:, part], own[:, part + 1]
         sizes = np.asarray(end - start, np.int64)
         rows = np.arange(sizes.sum()) + np.repeat(start - (np.cumsum(sizes) - sizes), sizes)
         return rows, sizes

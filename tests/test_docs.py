@@ -317,8 +317,8 @@ def test_a_table_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             lines.append(f"s{school},d{school % 3},{hours:.3f},{score:.3f}")
     (tmp_path / "scores.csv").write_text("\n".join(lines) + "\n")
     monkeypatch.chdir(tmp_path)
-    words = next(w for w in commands(text_of("README.md")) if "data-file=scores.csv" in w)
-    assert run(words[2:], "") == 0
+    words = next(w for w in commands(text_of("README.md")) if "scores.csv" in w)
+    assert run(words[1:], "") == 0
 
 
 def test_the_readme_is_read_in_a_minute() -> None:

@@ -69,6 +69,7 @@ LIFTS = {
         "strategies/fedrep/fedrep_exact",
         "fedrep-convex",
     ),
+    "answer": Lift(("app/answer",), "fit", "app/answer", "ditto"),
     "combined": Lift(
         ("clients/parts/combined.py", "clients/knn_per.py", "strategies/knn_per.py"),
         "strategy=knn-per",

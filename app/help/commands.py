@@ -41,6 +41,7 @@ class Command:
 COMMAND_GROUPS: dict[str, dict[str, Command]] = {
     "Runs": {
         "run": Command("app.command", "run strategies: key=value ...", "start"),
+        "fit": Command("app.answer.command", "a table's answer: compare, then fit to all rows"),
         "tour": Command("app.tour", "what it is for: three comparisons and a page, 20 seconds"),
         "sweep": Command("app.study", "a study: several seeds, several values of keys", "sweep"),
         "compare": Command("app.study", "finished runs and studies in one table", "compare"),

@@ -19,15 +19,15 @@ from corsage.app.results.csv_files import plain
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, CorsageError, DataError
 from corsage.core.files import guarded, write_atomically
-from corsage.datasets.columns.dialect import COMMA, Dialect, dialect_of
-from corsage.datasets.columns.dialect import rows as lines_of
+from corsage.datasets.columns.dialect import COMMA, Dialect, dialect_of, every_row, is_blank
 from corsage.datasets.npzfile import NO_ARRAYS, unread
 
 if TYPE_CHECKING:
     from corsage.app.results.user_model import UserModel
 
 USAGE = """\
-usage: corsage predict PLACE [strategy=ROW] [user=NAME] FILE [--out FILE] [--proba] [--new-users]
+usage: corsage predict PLACE [strategy=ROW] [user=NAME] FILE
+                       [--out FILE] [--proba] [--interval] [--new-users]
 
   PLACE         a run folder, or a device's state-dir: no server is needed
   strategy=ROW  a row of the run's table, such as fedrep or fedavg+ft, if there are several
@@ -36,14 +36,20 @@ usage: corsage predict PLACE [strategy=ROW] [user=NAME] FILE [--out FILE] [--pro
                 file with samples
   --out FILE    write there; else to the terminal. The rows as they came, and a column `prediction`
   --proba       how likely each class is, too
+  --interval    columns `low` and `high`, between which 95% of new labels lie: of a linear model
+                whose labels are numbers
   --new-users   rows of unknown users get the model that a new user begins with
 """
+
+FLAGS = ("--proba", "--interval", "--new-users")
+SHARE_WITHIN = 0.95
+"""The share of new labels that an interval has in it."""
 
 
 @command(USAGE, CorsageError, needs_words=True)
 def run(words: list[str]) -> None:
     """Do what the words say; 0, or 2 with one line on what is wrong."""
-    predict(read(words, ("strategy", "user"), ("--out",), ("--proba", "--new-users")))
+    predict(read(words, ("strategy", "user"), ("--out",), FLAGS))
 
 
 def predict(words: Words) -> None:
@@ -94,6 +100,9 @@ def answers(model: UserModel, rows: Rows, models: Models, words: Words) -> dict[
     """One model's columns for its rows."""
     x: Any = features(rows, models.config) if model.preparation is None else by_name(rows)
     found: dict[str, Any] = {"prediction": model.predict(x)}
+    if "--interval" in words.flags:
+        ends = model.predict(x, interval=SHARE_WITHIN)
+        found |= {"low": ends[:, 1], "high": ends[:, 2]}
     if "--proba" in words.flags:
         likely = model.predict_proba(x)
         names = (f"probability of {name}" for name in model.classes)
@@ -167,7 +176,10 @@ def read_rows(path: Path) -> Rows:
     if path.suffix in (".npy", ".npz"):
         return Rows([], array_in(path))
     dialect = dialect_of(path)
-    (_, head), *lines = [*lines_of(path, dialect.delimiter)] or [(0, [])]
+    every = [*every_row(path, dialect.delimiter)]
+    (_, head), *lines = [(n, row) for n, row in every if not is_blank(row)] or [(0, [])]
+    if blank := len(every) - len(lines) - 1:
+        print(f"{path}: {blank} blank row{'s' * (blank > 1)} left out", file=sys.stderr)
     if not lines:
         raise DataError(f"{path}: no rows below the header.")
     names = [name.strip() for name in head]

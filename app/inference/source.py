@@ -46,10 +46,12 @@ class OfRun(Models):
     """Those of a run folder."""
 
     def __init__(self, folder: Path, row: str) -> None:
+        from corsage.app.output.answer import is_answer
         from corsage.core.configuration.config import Config
 
         run = load(folder)
-        self._row = run[row or only(run.rows, "strategy")]
+        usual = run.recommended if is_answer(run.json()) else ""
+        self._row = run[row or usual or only(run.rows, "strategy")]
         stored = Config.parse(run.config)
         super().__init__(self._row.name, self._row.users, stored)
 

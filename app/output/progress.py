@@ -19,6 +19,7 @@ from rich.text import Text
 
 from corsage.app.output.notebook import Write, line
 from corsage.app.output.summary import Row, human_seconds
+from corsage.core.configuration.config import Config
 from corsage.core.measures import measure_of
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
@@ -241,20 +242,22 @@ def columns(room: int, strategy: str, total: int) -> tuple[TextColumn | BarColum
 
 
 class Watcher(Callback):
-    """Shows a progress line."""
+    """Shows a progress line; without scores where users are judged by what they train on."""
 
     shows_notes = True
 
-    def __init__(self, num_rounds: int) -> None:
-        self.num_rounds, self.progress = num_rounds, Progress()
+    def __init__(self, num_rounds: int, judges: bool = True) -> None:
+        self.num_rounds, self.judges, self.progress = num_rounds, judges, Progress()
 
     def on_start(self, strategy: Strategy[Any, Any]) -> None:
         """Begin the line; a resumed run begins where it stands."""
         self.progress.start(strategy.name, self.num_rounds, strategy.progress.round)
+        if not self.judges:
+            self.progress.evaluated = "all rows are fitted"
 
     def on_round_end(self, strategy: Strategy[Any, Any], row: dict[str, Any]) -> None:
         """Show the round that is done."""
-        self.progress.update(row)
+        self.progress.update(row if self.judges else without_scores(row))
 
     def on_note(self, text: str) -> None:
         """A line above the progress."""
@@ -263,3 +266,13 @@ class Watcher(Callback):
     def on_end(self, strategy: Strategy[Any, Any], results: Sequence[Summary]) -> None:
         """End the line, with the seconds that the table has."""
         self.progress.done(strategy.clock.attempt)
+
+
+def watcher(config: Config) -> Watcher:
+    """The progress line of a run."""
+    return Watcher(config.run.num_rounds, config.data.test_fraction > 0)
+
+
+def without_scores(row: Row) -> Row:
+    """A finished round's row without its measure."""
+    return {key: value for key, value in row.items() if key != measure_of(row).name}

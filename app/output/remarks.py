@@ -73,7 +73,10 @@ class Remarks(Callback):
 
 
 def verdicts(strategy: Strategy[Any, Any], results: Sequence[Summary]) -> Iterator[str]:
-    """Lines on rows that got worse, or whose models are no better than a guess."""
+    """Lines on rows that got worse, or whose models are no better than a guess; of a fit to all
+    samples, which judges by the same, there is none."""
+    if not strategy.config.data.test_fraction:
+        return
     worse = worsened(results[0]) if results else ""
     if worse:
         yield worse + OVERTRAINED * by_sgd(strategy)

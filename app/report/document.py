@@ -16,8 +16,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from corsage.app.output.answer import is_answer
 from corsage.app.output.summary import Result, Row, findings_section
-from corsage.app.report import divisions, estimates, result_fields, words
+from corsage.app.report import answers, divisions, estimates, result_fields, words
 from corsage.app.report.chart import Chart
 from corsage.app.report.curves import learning_charts
 from corsage.app.report.drawing import definitions, figure, legend
@@ -73,14 +74,16 @@ def page(
     title = escape(f"{words.listed(drawn.order, 5)} on {config.get('dataset')}")
     body = "\n".join(
         [
+            answers.lead(results),
             words.headline(results, drawn.looks),
             words.notes(results, failed or {}),
-            learning(drawn, rows),
+            "" if is_answer(results) else learning(drawn, rows),
             people(drawn),
             words.worse_off(results),
             words.all_measures(results),
             estimates.section(results),
             drawn.views(estimates.caterpillars(results)),
+            drawn.views(answers.residuals(results)),
             divisions.section(results, found or {}),
             findings_section(results),
         ]

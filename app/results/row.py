@@ -56,10 +56,15 @@ class Row:
         shared: Callable[[], Arrays],
         summary: Summary | None = None,
     ) -> None:
-        self.numbers, self._open, self._data, self._shared = numbers, models, data, shared
+        self.numbers, self._open, self.users_data, self.shared = numbers, models, data, shared
         self._summary = summary
         self.hurt: dict[str, Hurt] = {}
         """Who is worse off than alone, and than with one model for all."""
+
+    def with_numbers(self, numbers: Json, own: Callable[[Summary], Summary]) -> Row:
+        """The same models with other numbers; `own` makes the strategy's object say them too."""
+        summary = None if self._summary is None else own(self._summary)
+        return Row(numbers, self._open, self.users_data, self.shared, summary)
 
     def compare(self, hurt: Mapping[str, Hurt]) -> None:
         """Take who is worse off here than in other rows of the same table."""
@@ -168,7 +173,16 @@ class Row:
                 f"{self.name}: the users' own models were not kept (they take {head.size:,} bytes):"
                 " run it with keep-models=all."
             )
-        return UserModel(name, head, file.own(name), self._vectors, scales=file.scales(name))
+        own, scales = file.own(name), file.scales(name)
+        return UserModel(name, head, own, self._vectors, "", scales, self)
+
+    @cached_property
+    def prepared(self) -> FederatedData:
+        """The run's own data as the models take them."""
+        from corsage.datasets.dealing.prepared_tables import prepared
+
+        data, agreed = self.users_data(), preparation_of(self.file.header)
+        return data if agreed is None or data.facts is None else prepared(data, agreed)
 
     def models(self) -> Iterator[UserModel]:
         """Every user's model, one after the other."""
@@ -198,7 +212,7 @@ class Row:
             for n in self.file.names
             if SHARED_PREFIX in n
         }
-        known = {**self._shared(), **known}
+        known = {**self.shared(), **known}
         model = UserModel("", head, known, self._vectors)
         network = model.network
         names = [b.name for b in network.blocks]
@@ -214,7 +228,8 @@ class Row:
         else:
             start = "what all share"
         names += [name for name in network.vector.fixed.tensors if name in known]
-        return UserModel("", head, {name: known[name] for name in names}, self._vectors, start)
+        own = {name: known[name] for name in names}
+        return UserModel("", head, own, self._vectors, start, row=self)
 
     # The same numbers again.
 
@@ -223,14 +238,15 @@ class Row:
 
         Users whose test data have no such value are left out.
         """
-        from corsage.datasets.dealing.prepared_tables import prepared
-
         if self.file.header.devices:
             raise NoModel(f"{self.name}: the users' test data are on their devices.")
+        if self.numbers.get("held_out", {}).get("rows"):
+            raise NoModel(
+                f"{self.name}: its models are fitted to all rows, of which none is left to judge "
+                "them by; its scores are of models that were fitted before, without some of them."
+            )
 
-        data, agreed = self._data(), preparation_of(self.file.header)
-        if agreed is not None and data.facts is not None:
-            data = prepared(data, agreed)
+        data = self.prepared
         found = {user: self._judged(user, data) for user in self.users if len(data[user].y_test)}
         return {user: value for user, value in found.items() if math.isfinite(value)}
 
@@ -246,7 +262,7 @@ class Row:
         return float(measure.user({**scores.counts, "num-examples": n})[0])
 
     def _vectors(self) -> Any:
-        vectors = self._data().vectors
+        vectors = self.users_data().vectors
         if vectors is None:
             raise DataError("the run's data have no vectors.")
         return vectors

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from corsage.app.results.frames import frame, result_rows, user_rows
 from corsage.app.results.row import Json, NoModel, Row, unknown_row
 from corsage.core.pairs.hurt import hurts
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from corsage.app.results.user_model import UserModel
 
 
 class Run:
@@ -49,6 +54,17 @@ class Run:
         return len(self.rows)
 
     @property
+    def recommended(self) -> str:
+        """The row to use: the mixed model, or what is better by more than noise."""
+        from corsage.app.output.answer import recommended
+
+        return recommended(self.json())
+
+    def user(self, user: str | int) -> UserModel:
+        """A user's own model, of the row that is recommended."""
+        return self[self.recommended].user(user)
+
+    @property
     def results(self) -> Any:
         """The table, as `table` has it."""
         return self.table
@@ -74,9 +90,13 @@ class Run:
 
     def __repr__(self) -> str:
         """The table, as the terminal shows it."""
+        from corsage.app.output import answer
         from corsage.app.output.notes import measures_table
         from corsage.app.output.summary import plain, summary_table
 
         more = measures_table(self.json())
-        text = plain(summary_table(self.json(), self.reasons), *(("", more) if more else ()))
+        lead = answer.lines(self.json())
+        table = summary_table(self.json(), self.reasons, answer.UNTOLD if lead else ())
+        own: list[RenderableType] = [*answer.tables(self.json()), ""] if lead else []
+        text = "\n".join([*lead, plain(*own, table, *(("", more) if more else ()))])
         return f"{text}\n{self.folder}" if self.folder else text

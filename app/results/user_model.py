@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from corsage.app.results.header import Header
+from corsage.app.results.intervals import with_ends
 from corsage.app.results.model_inputs import (
     Preparation,
     by_feature,
@@ -34,6 +35,9 @@ from corsage.networks.user_scores import linear_outputs_of_each, outputs_of
 from corsage.networks.vector import as_block
 from corsage.networks.zoo import ZOO
 
+if TYPE_CHECKING:
+    from corsage.app.results.row import Row
+
 MOST_PARAMETERS = 10**9
 """No file's header may ask for a larger model: it would be made before a parameter is read."""
 TYPES = ("float32", "float64", "int64")
@@ -53,6 +57,7 @@ class UserModel:
     vectors : what samples are numbers of, where they are.
     start : of a model for whoever is new, what it is made of; `` of a user's own.
     scales : the user's own shift, scale and label, where each user is scaled by its own rows.
+    row : of the run's table, where that is at hand.
     """
 
     def __init__(
@@ -63,10 +68,11 @@ class UserModel:
         vectors: Vectors | None = None,
         start: str = "",
         scales: Mapping[str, list[float]] | None = None,
+        row: Row | None = None,
     ) -> None:
         self.user, self.head, self.arrays, self.start = user, head, arrays, start
         self._scales = scales or {}
-        self._vectors = vectors
+        self._vectors, self.row = vectors, row
 
     def __repr__(self) -> str:
         head = self.head
@@ -75,8 +81,14 @@ class UserModel:
 
     # What it says of samples.
 
-    def predict(self, x: Any) -> NDArray[Any]:
-        """Of each sample its class, by name if it has one, or its number in the label's unit."""
+    def predict(self, x: Any, interval: float | None = None) -> NDArray[Any]:
+        """Of each sample its class, by name if it has one, or its number in the label's unit.
+
+        With `interval`, such as 0.95, three columns: the number, and the ends of its prediction
+        interval, in which so many of new labels lie.
+        """
+        if interval is not None:
+            return with_ends(self, x, interval)
         outputs, criterion = self.outputs(x), self.network.criterion
         if criterion.numbers:
             answers = criterion.response(outputs)[:, 0]

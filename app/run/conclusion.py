@@ -10,11 +10,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from corsage.app.output import answer
 from corsage.app.output.notes import measures_table
 from corsage.app.output.summary import Result, findings_tables, summary_table
 from corsage.app.output.usage import complain
 from corsage.app.results.metrics import read_rows
-from corsage.app.run.endings import read_failure, read_result
+from corsage.app.run.endings import HELD_OUT, read_failure, read_result
 from corsage.app.run.user_columns import thinned
 from corsage.core.configuration.config import Config
 from corsage.core.errors import NotInstalled
@@ -29,6 +30,8 @@ def conclude(folder: Path, config: Config, times: Callable[[], str]) -> None:
     """Write the summary and the report, print the table, where the time went, and the folder."""
     from corsage.app.results.csv_files import write_tables
 
+    if (folder / HELD_OUT).is_file():
+        attached("answer").finished(folder)
     found, rows = results(folder, config), all_rows(folder, config)
     failed = failures(folder, config, found)
     head = {"corsage": VERSION, "config": config.flat()}
@@ -76,11 +79,15 @@ def show(
     found: list[Result], folder: Path, failed: dict[str, str], notes: Sequence[str] = ()
 ) -> None:
     """The table, what the methods found, notes on all of it, and where it lies."""
-    console = Console()
-    console.print(summary_table(found, failed), crop=False)
+    console, lead = Console(), answer.lines(found)
+    for line in lead:
+        console.print(line, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+    for table in [*answer.tables(found), ""] if lead else []:
+        console.print(table)
+    console.print(summary_table(found, failed, answer.UNTOLD if lead else ()), crop=False)
     if more := measures_table(found):
         console.print(Text("\nFurther measures", style="bold"), more)
-    for table in findings_tables(found):
+    for table in [] if lead else findings_tables(found):
         console.print(table)
     for note in filter(None, notes):
         console.print(note, highlight=False, soft_wrap=not console.is_terminal)

@@ -20,8 +20,11 @@ from corsage.core.distribution import Spread
 from corsage.core.errors import FOR_ALL, UNUSABLE, CorsageError, StrategiesFailed
 from corsage.core.files import delete, guarded, sealed, unsealed, write_atomically
 from corsage.core.measures import MEASURES
+from corsage.core.registry import attached
 
 RESULT, FAILURE, MODEL = "result.json", "failure.json", "model.safetensors"
+HELD_OUT = "held-out.json"
+"""In a run folder, what was found before its models were fitted to all rows, if anything was."""
 USER_COLUMNS = "users.safetensors"
 """What the results say of very many users, one by one."""
 ROW_NAME = re.compile(r"[\w-]+(\+[\w-]+)*")
@@ -74,6 +77,9 @@ def results_in(content: Mapping[str, Any], folder: Path) -> list[Result] | None:
         raw = (folder / USER_COLUMNS).read_bytes()
         results = put_together(results, raw) if content["users"] == digest(raw) else None
     sound = isinstance(results, list) and all(is_sound(one, folder.name) for one in results)
+    before = folder.parent / HELD_OUT
+    if sound and before.is_file():
+        results = attached("answer").in_folder(results, before)
     return results if sound else None
 
 

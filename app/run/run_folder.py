@@ -6,6 +6,7 @@ report.html, *.png       what to look at
 lock.json                the process that is at work on it, while there is one
 training-path.json       how nodes train the model, where that was measured
 status.json              whether it runs, has finished or failed, and why (app/run/status.py)
+held-out.json            scores that were found before models were fitted to all rows
 STRATEGY/metrics.jsonl   one line a round
 STRATEGY/checkpoint-*    the whole state of the server after a round, of the last few
 STRATEGY/result.json     its results, when it is done
@@ -27,11 +28,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from corsage.app.output.progress import Watcher
+from corsage.app.output.progress import watcher
 from corsage.app.output.remarks import Remarks
 from corsage.app.run.checkpoint import found, go_back
 from corsage.app.run.conclusion import conclude
-from corsage.app.run.endings import FAILURE, RESULT, Attempts, has_models, read_result
+from corsage.app.run.endings import FAILURE, HELD_OUT, RESULT, Attempts, has_models, read_result
 from corsage.app.run.recorder import Recorder, path_of
 from corsage.app.run.resuming import (
     EMPTY_FOLDER,
@@ -205,7 +206,7 @@ class RunFolder:
         )
         several = self.config.run.strategy
         remarks = Remarks(several if name == several[0] else ())
-        watching = [recorder, Watcher(self.config.run.num_rounds), remarks]
+        watching = [recorder, watcher(self.config), remarks]
         return [*watching, *(self.trackers.of(name) if self.trackers is not None else ())]
 
 
@@ -234,6 +235,8 @@ def begin(folder: Path, config: Config) -> str:
     run = uuid.uuid4().hex[:12]
     text = text_of(description(run, VERSION, config))
     guarded(write_atomically, folder / "config.json", text, durable=True)
+    if not config.data.test_fraction and not (folder / HELD_OUT).exists():
+        guarded(write_atomically, folder / HELD_OUT, "{}")
     return run
 
 

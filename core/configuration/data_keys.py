@@ -61,7 +61,8 @@ class DataKeys(Keys):
     )
     test_fraction: float = key(
         0.2,
-        "share of each user's samples kept for its test, unless the data say which are",
+        "share of each user's samples kept for its test, unless the data say which are; 0: none, "
+        "one strategy is fitted to all samples, and judged by these",
         low=0.0,
         high=0.9,
     )

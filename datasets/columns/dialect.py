@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from numbers import Real
@@ -47,12 +47,21 @@ class Dialect:
 
 def rows(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
     """Line number and cells of every row in which there is anything."""
+    return ((line, row) for line, row in every_row(path, delimiter) if not is_blank(row))
+
+
+def is_blank(row: Iterable[str]) -> bool:
+    """Tell whether there is nothing in a row."""
+    return not any(map(str.strip, row))
+
+
+def every_row(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Line number and cells of every row, blank ones too."""
     try:
         with path.open(encoding=ENCODING, newline="") as file:
             reader = csv.reader(file, delimiter=delimiter)
             for row in reader:
-                if any(map(str.strip, row)):
-                    yield reader.line_num, row
+                yield reader.line_num, row
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}). Check data-file.") from error
     except UnicodeDecodeError as error:

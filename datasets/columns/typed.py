@@ -41,7 +41,9 @@ BARE_NUMBERS = (
 )
 FREE_TEXT = 50
 """Words beyond so many that differ in more than half of the rows are no categories."""
-IDS = re.compile(r"(.*[_ .-])?(?i:id|index|nr|no|key)|.*[a-z](Id|ID|Key)|(?i:unnamed.*)")
+IDS = re.compile(
+    r"(.*[_ .-])?(?i:id|index|nr|no|key|row_?names?)|.*[a-z](Id|ID|Key)|(?i:unnamed.*)"
+)
 SOME_ROWS = 20
 MANY_CLASSES = 20
 """More classes than a table has as a rule."""

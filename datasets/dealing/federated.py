@@ -146,6 +146,7 @@ def arrange(table: Table, dealt: Dealt, keys: DataKeys, seed: int) -> tuple[Fact
         "shift": table.shift,
         "scale": table.scale,
         "notes": table.notes,
+        "held_out": table.test is not None or keys.test_fraction > 0,
         "classes": table.classes,
         "facts": table.facts and table.facts.json(),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from corsage.datasets.given.given_samples import Columns, Samples, is_data_set, 
 from corsage.datasets.npzfile import check_samples, is_table, refuse_unheld
 from corsage.datasets.npzfile import samples as checked
 from corsage.datasets.sample_table import (
+    OR_NUMBERS,
     Mask,
     Table,
     check_labels,
@@ -107,7 +109,8 @@ def table(
         refuse_unheld(held(np.where(np.isnan(x), 0.0, x)), f"{WHERE}: x")
         x, facts = x.astype(np.float64), tuple(ColumnFacts(f"x{i}") for i in range(x.shape[1]))
     x = checked(x, f"{WHERE}: x", exact=numbers) if facts is None else x
-    read: Callable[..., Any] = number_labels if numbers else class_labels
+    classed = partial(class_labels, otherwise=OR_NUMBERS)
+    read: Callable[..., Any] = number_labels if numbers else classed
     found = read(y, f"{WHERE}: labels")
     values, classes = (found, 0) if numbers else found
     ids = [

@@ -35,6 +35,7 @@ from corsage.strategies.known_clusters.linear_summary import (
     UserEstimate,
 )
 from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
+from corsage.strategies.known_clusters.spreads import spreads
 from corsage.strategies.known_clusters.units import LATENT
 from corsage.strategies.rounds.turns import Script
 
@@ -109,6 +110,7 @@ class Inference:
             self._clusters(noise),
             self._correlations(),
             self.covariance.intervals or (SUMS_OF_SEVERAL if self.fitted is not None else ""),
+            spreads(self.state, noise, self.loss == "squared"),
             self._dispersion(answers),
             self._likelihood(),
         )

@@ -141,6 +141,7 @@ class LinearSummary:
     clusters : by their names, where there are several.
     correlations : of all pairs of coefficients that vary.
     intervals : how those of variances were found, or why there are none.
+    spread : what prediction intervals need (spreads.py), if there is sigma^2.
     dispersion : Pearson's chi^2 over its degrees of freedom, of losses that are likelihoods.
     likelihood : the restricted likelihood and the model that it is of; empty if there is none.
     """
@@ -155,6 +156,7 @@ class LinearSummary:
     clusters: dict[str, ClusterEstimate] = field(default_factory=dict)
     correlations: list[Correlation] = field(default_factory=list)
     intervals: str = ""
+    spread: dict[str, Any] | None = None
     dispersion: float | None = None
     likelihood: dict[str, Any] = field(default_factory=dict)
 
@@ -171,6 +173,7 @@ class LinearSummary:
             "varying": self.varying,
             "errors": self.errors,
             "units": self.units,
+            "spread": self.spread,
             "likelihood": self.likelihood,
         }
 

@@ -171,7 +171,12 @@ def around(solution: MixedSolution) -> list[Neighbour]:
 
 
 def wanted(solution: MixedSolution) -> bool:
-    """True if the strengths were found, not given, and there are exchanges to spare."""
+    """True if the strengths were found, not given, there are exchanges to spare, and rows held out.
+
+    On the rows that models were fitted to, each user alone is always the best.
+    """
+    if not solution.job.config.data.test_fraction:
+        return False
     at_home = solution.job.members.at_home
     asked = {"simulations": at_home, "always": True, "never": False}
     alone = solution.job.loss in LIKELIHOODS or bool(solution.likelihood.columns)

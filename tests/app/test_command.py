@@ -99,7 +99,7 @@ def test_a_command_has_a_help_and_is_listed(name: str, capsys: pytest.CaptureFix
         (["lr=-1"], "lr=-1.0: must be at least 0"),
         (["num-users=5000"], "num-users=5000"),
         (["num-nodes=9", "num-users=8"], "more nodes than users"),
-        (["test-fraction=0"], "no user has test samples"),
+        (["test-fraction=0"], "test-fraction=0: nothing is held out"),
         (["dataset=mnist", "data-dir=nowhere"], "train-images-idx3-ubyte"),
         (["dataset=csv", "data-file=absent.csv"], "absent.csv"),
         (["model=lenet"], "lenet"),

@@ -11,6 +11,7 @@ import pytest
 from corsage import fit, simulate
 from corsage.app import command
 from corsage.app.automatic import chosen
+from corsage.app.results.row import NoModel
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, DataError
 from corsage.core.registry import ALGORITHMS
@@ -30,7 +31,8 @@ def test_numbers_of_users_are_a_mixed_models() -> None:
     found = given(NUMBERS)
     assert list(found) == ["mixed-model", "exact-global", "exact-local"]
     assert found["mixed-model"].score.mean < 0.3
-    assert found["mixed-model"].evaluate() == found["mixed-model"].per_user
+    with pytest.raises(NoModel, match="fitted to all rows"):
+        found["mixed-model"].evaluate()
     near = found["mixed-model"].user(3).predict(X[USERS == 3])
     np.testing.assert_allclose(near, NUMBERS[USERS == 3], atol=0.8)
 

@@ -192,7 +192,7 @@ def test_an_onnx_graph_takes_raw_samples(tmp_path: Path) -> None:
     target = tmp_path / "m.onnx"
     assert export.run([str(run), "user=2", "--out", str(target), "--format", "onnx"]) == 0
     row = corsage.load(run)["fedrep"]
-    model, x = row.user(2), row._data()["2"].x_test
+    model, x = row.user(2), row.users_data()["2"].x_test
     graph = runtime.InferenceSession(str(target))
     (found,) = graph.run(None, {"samples": x.astype(np.float32)})
     assert np.allclose(found, model.of_arrays(x).numpy(), atol=1e-5)

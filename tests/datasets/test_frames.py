@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from corsage import fit
+from corsage import fit, simulate
 from corsage.core.errors import ConfigError, DataError
 from corsage.datasets.given.reading import read
 from corsage.datasets.given.wanted import Given
@@ -108,16 +108,16 @@ def test_an_index_and_frames_of_others_are_columns_too() -> None:
 def test_what_was_noticed_is_said_once_in_a_run(capfd: pytest.CaptureFixture[str]) -> None:
     data = pandas.concat([frame(), frame()], ignore_index=True)
     data["nr"] = np.arange(24)
-    fit(data, user="site", label="y", strategy="exact-global,exact-local", model="linear")
+    names, chosen = "exact-global,exact-local", [name for name in data if name not in ("site", "y")]
+    keys = {"feature_columns": chosen, "model": "linear"}
+    fit(data, user="site", label="y", strategy=names, **keys)
     assert capfd.readouterr().err.count("data: the column 'nr' seems to number the rows") == 1
 
 
 def test_a_model_of_the_intercept_alone_predicts_as_many_rows_as_it_is_given() -> None:
     data = frame()
-    found = fit(
-        data, user="site", label="y", feature_columns="none", model="linear",
-        strategy="exact-local", progress=False,
-    )  # fmt: skip
+    keys = {"feature_columns": "none", "model": "linear", "progress": False}
+    found = simulate("exact-local", data, user="site", label="y", **keys)
     model = found["exact-local"].user("north")
     assert list(model.coefficients) == ["intercept"] and len(model.predict(data)) == 12
     assert found["exact-local"].evaluate() == found["exact-local"].per_user

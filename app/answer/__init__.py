@@ -1,0 +1,1 @@
+"""The answer of `fit`: strategies compared on held-out rows, then fitted to all rows."""

@@ -1,0 +1,185 @@
+"""The answer in words: which model to use, and what it says, before the table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from rich.console import Group
+
+from corsage.app.output.summary import findings_tables
+from corsage.core.measures import measure_of
+
+Result = Mapping[str, Any]
+
+FAVOURITE = "mixed-model"
+"""It is one model for all, or one each, where the data are best served by that."""
+SURE_ERRORS = 2.0
+"""Standard errors of a mean difference over users that chance hardly exceeds."""
+WHAT = {
+    "exact-global": "for one model",
+    "exact-local": "alone",
+    "exact-cluster": "for one a cluster",
+    "mixed-model": "for mixed-model",
+}
+UNTOLD = ("last\n10", "steps")
+"""Columns of the table that say nothing of models that are solved in one go."""
+FINDINGS_FIRST = ("coefficients", "clusters' estimates", "variances", "users' estimates")
+"""The order of findings by their titles."""
+COLUMNS_TOLD = 30
+"""Columns that are described one by one."""
+
+
+def is_answer(results: Sequence[Result]) -> bool:
+    """Tell whether results are of models that were fitted to all rows."""
+    return bool(results) and all("held_out" in result for result in results)
+
+
+def recommended(results: Sequence[Result]) -> str:
+    """The row to use: the mixed model, unless another is better by more than noise."""
+    names = [str(result["strategy"]) for result in results]
+    favourite = results[names.index(FAVOURITE) if FAVOURITE in names else 0]
+    if not favourite.get("held_out", {"rows": 1})["rows"]:
+        return str(favourite["strategy"])
+    measure = measure_of(favourite)
+    best = max(results, key=lambda one: float(measure.merit(one[measure.name]["mean"])))
+    return str((best if ahead(best, favourite) else favourite)["strategy"])
+
+
+def ahead(one: Result, other: Result) -> bool:
+    """Tell whether users are better off in a row than in another, beyond noise: paired."""
+    measure = measure_of(one)
+    users = [user for user in one["per_user"] if user in other["per_user"]]
+    merits = [measure.merit([row["per_user"][user] for user in users]) for row in (one, other)]
+    gains = np.asarray(merits[0]) - np.asarray(merits[1])
+    if len(gains) < 2:
+        return False
+    return bool(gains.mean() > SURE_ERRORS * gains.std(ddof=1) / math.sqrt(len(gains)))
+
+
+def tables(results: Sequence[Result]) -> list[Group]:
+    """The findings of the row that is recommended; nothing of a plain comparison."""
+    if not is_answer(results):
+        return []
+    name = recommended(results)
+    own = next(result for result in results if result["strategy"] == name)
+    found = sorted(own.get("findings", []), key=lambda one: rank(str(one["title"])))
+    return findings_tables([{**own, "findings": found}])
+
+
+def rank(title: str) -> int:
+    """The place of a finding: what is estimated first, how it was found last."""
+    return next(
+        (n for n, start in enumerate(FINDINGS_FIRST) if title.startswith(start)),
+        len(FINDINGS_FIRST),
+    )
+
+
+def lines(results: Sequence[Result]) -> list[str]:
+    """The sentence that leads, how it was found, and the numbers of the fit; or nothing."""
+    if not is_answer(results):
+        return []
+    name = recommended(results)
+    own = next(result for result in results if result["strategy"] == name)
+    found = [sentence(own, results), how(own["held_out"])]
+    fit = own.get("fit") or {}
+    if fit:
+        dropped = own["held_out"].get("dropped", [])
+        found += [size(fit), *taken(fit["columns"], dropped)]
+        found += [quality(fit)] if quality(fit) else []
+    return found
+
+
+def sentence(own: Result, results: Sequence[Result]) -> str:
+    """The sentence on whether users differ, which row to use, and how it compares."""
+    held, name = own["held_out"], str(own["strategy"])
+    users = f"Users ({held['who']})" if held.get("who") else "Users"
+    if not held["rows"]:
+        why = f" ({held['why'].rstrip('.')})" if held.get("why") else ""
+        return f"{name}: nothing was held out, and nothing compared{why}."
+    measure = measure_of(own)
+    others = [other for other in results if other is not own]
+    numbers = [
+        f"{measure.text(other[measure.name]['mean'])} {WHAT.get(str(other['strategy']), '')}"
+        if str(other["strategy"]) in WHAT
+        else f"{measure.text(other[measure.name]['mean'])} for {other['strategy']}"
+        for other in others
+    ]
+    told = f"use {name}, {measure.word} {measure.text(own[measure.name]['mean'])}{measure.unit}"
+    told += f" against {' and '.join(numbers)}" if numbers else ""
+    most = differs_most(own)
+    one = next((other for other in results if other["strategy"] == "exact-global"), None)
+    if name == "exact-global":
+        return f"{users} do not differ by more than noise: {told}."
+    if one is None:
+        return f"{told[0].upper()}{told[1:]}{most}."
+    words = "differ" if ahead(own, one) else "differ by no more than noise"
+    return f"{users} {words}: {told}{most if words == 'differ' else ''}."
+
+
+def differs_most(own: Result) -> str:
+    """The coefficient that varies most between users, each by its column's own spread."""
+    estimates = own.get("estimates") or {}
+    spread = estimates.get("spread")
+    names = [one["name"] for one in estimates.get("coefficients", [])]
+    names = [name for name in names if name != "intercept"]
+    if spread is None or spread["alone"]:
+        return ""
+    sizes = np.mean([np.diag(d) for d in spread["users"].values()], 0)[: len(names)]
+    if not len(sizes) or sizes.max() <= 0:
+        return "; they differ in level alone" if np.any(list(spread["users"].values())) else ""
+    return f"; the effect of {names[int(sizes.argmax())]} differs most"
+
+
+def how(held: Mapping[str, Any]) -> str:
+    """The sentence on how rows were compared, and which rows the models are of."""
+    if not held["rows"]:
+        return (
+            "Nothing was held out: the scores below are of the rows that the models were fitted to."
+        )
+    way = f"{held['share']:.0%} of each user's rows, held out"
+    if held["folds"] > 1:
+        way = f"{held['folds']}-fold cross-validation within users"
+    return (
+        f"Scores are of {held['rows']:,} rows that models had not seen ({way}); the models and "
+        "all estimates are fitted to all rows."
+    )
+
+
+def size(fit: Mapping[str, Any]) -> str:
+    """The rows, users and clusters."""
+    clusters = f", {fit['clusters']:,} clusters" if fit.get("clusters") else ""
+    return f"Fitted to {fit['rows']:,} rows, {fit['users']:,} users{clusters}."
+
+
+def taken(columns: Sequence[Mapping[str, Any]], dropped: Sequence[str]) -> Iterator[str]:
+    """A line on the kind of each column, and those that were left out."""
+    if not columns:
+        yield "Columns: none; a model of the intercept alone."
+        return
+    if "name" not in columns[0]:
+        yield f"Columns: {len(columns)} of numbers."
+        return
+    out = f"; left out: {', '.join(dropped)}" if dropped else ""
+    told = [column(one) for one in columns[:COLUMNS_TOLD]]
+    more = f" and {len(columns) - COLUMNS_TOLD} more" if len(columns) > COLUMNS_TOLD else ""
+    yield f"Columns: {', '.join(told)}{more}{out}."
+
+
+def column(one: Mapping[str, Any]) -> str:
+    """A column, its kind, and how many of its cells are missing."""
+    kind = f"{one['levels']} words" if one["kind"] == "words" else one["kind"]
+    gaps = f", {one['missing']:,} missing" if one.get("missing") else ""
+    return f"{one['name']} ({kind}{gaps})"
+
+
+def quality(fit: Mapping[str, Any]) -> str:
+    """R^2 in words."""
+    if "r2_marginal" in fit:
+        return (
+            f"R² {fit['r2_marginal']:.3f} by the model of all, {fit['r2_conditional']:.3f} with "
+            "users' own (marginal, conditional)."
+        )
+    return f"R² {fit['r2']:.3f} of the rows that were fitted." if "r2" in fit else ""

