@@ -149,7 +149,7 @@ def tops(measure: Measure, results: Sequence[Result], means: Sequence[float | No
 
     A row that has no other beside it is the best of nothing, unless it is the only one.
     """
-    whose = [frozenset(result["per_user"]) for result in results]
+    whose = [frozenset(result.get("per_user", ())) for result in results]
     found = []
     for users, mean in zip(whose, means, strict=True):
         beside = [

@@ -15,7 +15,7 @@ from corsage.core.errors import ConfigError, DataError
 from corsage.core.registry import DATASETS
 from corsage.core.seeding import generator
 from corsage.datasets.data_set import check_keys, data_set
-from corsage.datasets.dealing import clustermap, partitions
+from corsage.datasets.dealing import clustermap, dirichlet, partitions
 from corsage.datasets.sample_table import Table
 from corsage.datasets.shared_keys import ColumnKeys, LabelKeys
 
@@ -154,9 +154,9 @@ def deal_pool(labels: Ints, keys: DataKeys, num_users: int, seed: int, *purpose:
     if keys.dealing == "iid":
         return partitions.iid(labels, num_users, rng, size_sigma=keys.size_sigma)
     if keys.dealing == "dirichlet":
-        return partitions.dirichlet(labels, num_users, rng, alpha=keys.alpha)
+        return dirichlet.by_user(labels, num_users, rng, alpha=keys.alpha)
     if keys.dealing == BY_CLASS:
-        return partitions.by_class(labels, num_users, rng, alpha=keys.alpha, least=keys.min_samples)
+        return dirichlet.by_class(labels, num_users, rng, alpha=keys.alpha, least=keys.min_samples)
     labelled = {
         "shards": partitions.shards,
         "classes": partitions.classes,

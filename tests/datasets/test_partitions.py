@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from corsage.core.errors import DataError
 from corsage.core.seeding import generator
-from corsage.datasets.dealing import partitions
+from corsage.datasets.dealing import dirichlet, partitions
 
 seeds = st.integers(0, 1000)
 balanced = st.integers(1, 12)
@@ -138,9 +138,9 @@ def test_dirichlet(alpha, num_users, counts, seed):
     labels = np.repeat(np.arange(len(counts)) * 2, counts)  # every other class has no sample
     if len(labels) < 2 * num_users:
         with pytest.raises(DataError, match="too few"):
-            partitions.dirichlet(labels, num_users, generator(seed), alpha=alpha)
+            dirichlet.by_user(labels, num_users, generator(seed), alpha=alpha)
         return
-    parts = partitions.dirichlet(labels, num_users, generator(seed), alpha=alpha)
+    parts = dirichlet.by_user(labels, num_users, generator(seed), alpha=alpha)
     check(parts, len(labels), num_users)
     sizes = [len(part) for part in parts]
     assert sum(sizes) == len(labels) and max(sizes) - min(sizes) <= 1
@@ -151,7 +151,7 @@ def test_dirichlet_alpha_is_heterogeneity():
     labels = np.repeat(np.arange(10), 4000)
 
     def concentration(alpha):
-        parts = partitions.dirichlet(labels, 200, generator(3), alpha=alpha)
+        parts = dirichlet.by_user(labels, 200, generator(3), alpha=alpha)
         shares = np.array([np.bincount(labels[p], minlength=10) / len(p) for p in parts])
         return (shares**2).sum(axis=1).mean()
 
@@ -173,7 +173,7 @@ def test_dirichlet_by_class(alpha, num_users, counts, least, seed):
     """Every sample is dealt once, and every user has enough, or one line says what would do."""
     labels = np.repeat(np.arange(len(counts)) * 2, counts)
     try:
-        parts = partitions.by_class(labels, num_users, generator(seed), alpha=alpha, least=least)
+        parts = dirichlet.by_class(labels, num_users, generator(seed), alpha=alpha, least=least)
     except DataError as error:
         assert "too few" in str(error) or "set a larger alpha" in str(error)
         return
@@ -193,7 +193,7 @@ def test_dirichlet_by_class_has_the_shares_of_its_law():
     for alpha in (0.5, 5.0):
         squares = []
         for seed in range(200):
-            parts = partitions.by_class(labels, many, generator(seed), alpha=alpha, least=2)
+            parts = dirichlet.by_class(labels, many, generator(seed), alpha=alpha, least=2)
             squares.append(sum((len(part) / len(labels)) ** 2 for part in parts))
         assert np.mean(squares) == pytest.approx((1 + alpha) / (1 + many * alpha), rel=0.05)
 
@@ -204,7 +204,7 @@ def test_dirichlet_by_class_is_as_unequal_as_the_published_split():
     labels = np.repeat(np.arange(10), counts)
     sizes = np.sort(
         [
-            [len(p) for p in partitions.by_class(labels, 20, generator(s), alpha=0.1)]
+            [len(p) for p in dirichlet.by_class(labels, 20, generator(s), alpha=0.1)]
             for s in range(200)
         ]
     )
@@ -239,8 +239,8 @@ def test_seeds_decide():
         partitions.iid,
         partitions.shards,
         partitions.classes,
-        partitions.dirichlet,
-        partitions.by_class,
+        dirichlet.by_user,
+        dirichlet.by_class,
     ):
         one, again, other = (deal(labels, 8, generator(s)) for s in (1, 1, 2))
         assert all(np.array_equal(a, b) for a, b in zip(one, again, strict=True))
