@@ -34,7 +34,7 @@ from corsage.strategies.known_clusters.clusters.cohorts import Cohort, Present
 from corsage.strategies.known_clusters.clusters.strengths import AUTO
 from corsage.strategies.known_clusters.coins.conversation import Request, ask_each, check_enough
 from corsage.strategies.known_clusters.coins.impossible import jets_fault
-from corsage.strategies.known_clusters.likelihood_outcome import OPEN, Outcome
+from corsage.strategies.known_clusters.likelihood_outcome import NO_TOP, Outcome
 from corsage.strategies.known_clusters.likelihood_search import LikelihoodState, unpacked
 from corsage.strategies.known_clusters.paths import units_above
 from corsage.strategies.known_clusters.units import LATENT, Units
@@ -300,7 +300,7 @@ class Likelihood:
         self.state.done = not rest
         if not rest and (open_ := self.state.estimates.covariance.generalised.open):
             self.job.note(
-                f"{OPEN}, and there are no errors: it grows for ever along {', '.join(open_)}"
+                f"{NO_TOP}, and there are no errors: it grows for ever along {', '.join(open_)}"
             )
         self.state.estimates.covariance.generalised.tried = tried
         if not rest:
