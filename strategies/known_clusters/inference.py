@@ -35,7 +35,7 @@ from corsage.strategies.known_clusters.linear_summary import (
     UserEstimate,
 )
 from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
-from corsage.strategies.known_clusters.spreads import spreads
+from corsage.strategies.known_clusters.mixed_state import spreads
 from corsage.strategies.known_clusters.units import LATENT
 from corsage.strategies.rounds.turns import Script
 

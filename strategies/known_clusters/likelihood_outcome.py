@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 WALD = "95%, by the observed information of the marginal likelihood, of the variance's logarithm"
 SMALL_DEVIATION = 1e-3
 """A deviation below this, in standard units, is 0: the likelihood hardly feels it."""
-
-
 NO_TOP = "the likelihood has no top"
 
 
