@@ -158,7 +158,7 @@ class Disproof:
 
     def hear(self, rows: Ints, new: Points, fold: Any) -> None:
         """Points, held against all that are known."""
-        self.blame(rows, (new.f < -np.finfo(np.float32).eps).any(1), NEGATIVE)
+        self.blame(rows, np.asarray((new.f < -np.finfo(np.float32).eps).any(1)), NEGATIVE)
         known = new.spread(rows, len(self.users))
         if fold in self.known:
             known = self.known[fold].with_points(known)
