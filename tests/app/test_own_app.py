@@ -379,7 +379,7 @@ def test_a_server_script_is_told_of_every_round(caplog: pytest.LogCaptureFixture
         rounds[0],
     )
     ends = [line for line in lines if line.startswith(("INFO fedavg: accuracy", "INFO fedavg+ft"))]
-    assert len(ends) == 2 and all("over 3 users" in line for line in ends)
+    assert len(ends) == 3 and all("over 3 users" in line for line in ends)
     text = "\n".join(lines)
     assert "lr=0.5" in text and "batch-size" not in text and "momentum" not in text
     assert "are a user's own" not in text and "WARNING" not in text
