@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from corsage.clients.parts.baseline import baselines_of
 from corsage.clients.parts.contract import FlowerClient, Got, Models, Sent, report
 from corsage.clients.parts.samples import Samples, orders_of
 from corsage.core.arrays import Array, Arrays, Floats32
@@ -151,8 +150,8 @@ class Client(FlowerClient, Generic[K]):
         found = report(score(self.network.criterion, outputs, *facts))
         if most := int(got.options.get(OUTCOMES, 0)):
             self.outcomes = {OUTCOMES: attached("outcomes").sums(self, outputs, data, most)}
-        steps = {ADAPTATION_STEPS.name: self.steps}
-        return {**found, **baselines_of(self, got, data), **steps, **models.metrics}
+        guesses = attached("baseline").baselines_of(self, got, data)
+        return {**found, **guesses, ADAPTATION_STEPS.name: self.steps, **models.metrics}
 
     # What algorithms build on.
 

@@ -127,6 +127,7 @@ DATASETS: dict[str, str] = {
 ATTACHED: dict[str, str] = {
     "answer": "app.answer.answering",
     "augment": "networks.augment",
+    "baseline": "clients.parts.baseline",
     "combined": "clients.parts.combined",
     "cut": "networks.cut",
     "devices": "strategies.devices.devices",
@@ -148,6 +149,7 @@ ATTACHED: dict[str, str] = {
     "tables": "core.tables",
     "together": "networks.together",
     "tracking": "app.tracking.tools",
+    "wrappers": "strategies.rounds.wrappers",
 }
 """What attaches to a run only where it is of use, by the name of its place: who reads a round need
 not know it."""

@@ -244,7 +244,7 @@ def columns(room: int, strategy: str, total: int) -> tuple[TextColumn | BarColum
 class Watcher(Callback):
     """Shows a progress line; without scores where users are judged by what they train on."""
 
-    shows_notes = True
+    shows_notes = reports = True
 
     def __init__(self, num_rounds: int, judges: bool = True) -> None:
         self.num_rounds, self.judges, self.progress = num_rounds, judges, Progress()

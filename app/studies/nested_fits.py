@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from corsage.app.studies.over_seeds import Done
+from corsage.solvers.known_clusters.variances.shapes import FULL, ONE
 
-ONE, FULL = "one", "full"
 NOT_NESTED = "none is a case of the other"
 SAME_SQUARES = 1e-6
 """Sums of squares of labels that differ by a smaller share are of the same labels."""

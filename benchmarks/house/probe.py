@@ -140,7 +140,8 @@ def watch(seen: set[CodeType]) -> Any:
         sys.setprofile(None)
 
     hooks = {"on_round_start": on_round_start, "on_round_end": on_round_end}
-    return type("Watch", (find("Callback"),), hooks)()
+    as_a_command = {"reports": True}  # without one Flower's log has a line a round
+    return type("Watch", (find("Callback"),), hooks | as_a_command)()
 
 
 if __name__ == "__main__":

@@ -30,12 +30,12 @@ def log_loss(outcome: Outcome) -> Floats:
 
 def absolute(outcome: Outcome) -> Floats:
     """The absolute error."""
-    return np.abs(outcome.u[:, 0] - outcome.y)
+    return np.abs(outcome.answers - outcome.y)
 
 
 def square(outcome: Outcome) -> Floats:
     """The squared error."""
-    return np.square(outcome.u[:, 0] - outcome.y)
+    return np.square(outcome.answers - outcome.y)
 
 
 ADDED: dict[str, Callable[[Outcome], Floats]] = {

@@ -28,6 +28,10 @@ __all__ = [
     "ServerKeys",
     "TrainKeys",
 ]
+LOSS_CHOICES = (
+    *("auto", "cross-entropy", "logistic", "squared-hinge", "squared", "huber"),
+    *LIKELIHOODS,
+)
 SOME_USERS = 50
 """How many users samples are dealt to where nobody says."""
 TENTH, LEAST_DRAWN = 0.1, 5
@@ -212,15 +216,7 @@ class ModelKeys(Keys):
         "cross-entropy, or, of two classes, logistic or squared-hinge; of numbers, squared or "
         "huber; of counts, shares or amounts the likelihoods poisson, negative-binomial, binomial "
         "or gamma; auto: cross-entropy for classes, squared for numbers",
-        choices=(
-            "auto",
-            "cross-entropy",
-            "logistic",
-            "squared-hinge",
-            "squared",
-            "huber",
-            *LIKELIHOODS,
-        ),
+        choices=LOSS_CHOICES,
     )
     huber_delta: float = key(1.0, "huber: errors beyond this count linearly", low=1e-9)
     intercept: bool = key(True, "linear: with an intercept")

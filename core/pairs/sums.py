@@ -12,7 +12,7 @@ import numpy as np
 from corsage.core.arrays import Array
 from corsage.core.measures import ACCURACY, LOG_LOSS, MAE, MSE, RMSE, Measure
 
-ADDED = (ACCURACY, LOG_LOSS, MAE, MSE, RMSE)
+SUMMED_MEASURES = (ACCURACY, LOG_LOSS, MAE, MSE, RMSE)
 """Measures that add up something of each sample."""
 MOST_SUMS = 64
 """A spread of so many is known to 9%: more would say no more."""
@@ -24,7 +24,7 @@ LARGEST_SUM = 1e14
 
 def wanted(measure: Measure, sizes: Collection[int]) -> int:
     """The sums that users are asked for; 0 where the measure adds nothing up."""
-    return min(MOST_SUMS, max(sizes, default=0)) if measure in ADDED else 0
+    return min(MOST_SUMS, max(sizes, default=0)) if measure in SUMMED_MEASURES else 0
 
 
 def least_samples(measure: Measure, at_home: bool) -> int:

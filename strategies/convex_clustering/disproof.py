@@ -24,12 +24,12 @@ from corsage.strategies.rounds.means.user_rows import places
 if TYPE_CHECKING:
     from corsage.solvers.convex_clustering.expansions import Expansion, Probe
 
-ROUNDING = {"float64": 1e-5, "float32": 1e-2}
+ROUNDED_BY = {"float64": 1e-5, "float32": 1e-2}
 """Of the terms of an inequality what may be rounding, and users' own tolerance."""
-MOST_POINTS = 64
+KEPT_POINTS = 64
 """Points of a user that are remembered, the last ones, of each fold."""
 NEGATIVE = "its loss is negative"
-CURVED = "its Hessian is not between 0 and its own bound"
+WRONG_HESSIAN = "its Hessian is not between 0 and its own bound"
 CONTRARY = "its values and slopes contradict each other"
 LOW = "its minimum is above values that it gave"
 FAR = "its step is longer than its own slope allows"
@@ -53,7 +53,7 @@ class Points:
     def with_points(self, more: Points) -> Points:
         """The last points of both."""
         pairs = ((getattr(self, each.name), getattr(more, each.name)) for each in fields(self))
-        return Points(*(np.concatenate(pair, 1)[:, -MOST_POINTS:] for pair in pairs))
+        return Points(*(np.concatenate(pair, 1)[:, -KEPT_POINTS:] for pair in pairs))
 
     def of(self, rows: Ints) -> Points:
         """Those of some users."""
@@ -77,7 +77,7 @@ class Disproof:
     """
 
     def __init__(self, precision: str) -> None:
-        self.rounding = ROUNDING[precision]
+        self.rounding = ROUNDED_BY[precision]
         self.users: list[str] = []
         self.known: dict[Any, Points] = {}
         self.bound: dict[Any, Floats] = {}
@@ -131,8 +131,8 @@ class Disproof:
         bound = self.bound.setdefault(fold, np.full(len(self.users), np.nan))
         bound[rows] = np.where(np.isnan(bound[rows]), found.curvature, bound[rows])
         odd = (found.curvature > bound[rows] * (1 + self.rounding)) | ~(found.curvature > 0)
-        self.blame(rows, odd, CURVED)
-        self.blame(rows, unbounded(found.hessian, bound[rows], self.rounding), CURVED)
+        self.blame(rows, odd, WRONG_HESSIAN)
+        self.blame(rows, unbounded(found.hessian, bound[rows], self.rounding), WRONG_HESSIAN)
         self.blame(rows, np.nan_to_num(found.held) < 0, NEGATIVE)
         self.hear(rows, Points.one(found.y, found.value, found.gradient), fold)
         self.hear(rows, Points.one(probe.x[rows], found.at_x), fold)
@@ -158,7 +158,7 @@ class Disproof:
 
     def hear(self, rows: Ints, new: Points, fold: Any) -> None:
         """Points, held against all that are known."""
-        self.blame(rows, (new.f < -np.finfo(np.float32).eps).any(1), NEGATIVE)
+        self.blame(rows, np.asarray((new.f < -np.finfo(np.float32).eps).any(1)), NEGATIVE)
         known = new.spread(rows, len(self.users))
         if fold in self.known:
             known = self.known[fold].with_points(known)

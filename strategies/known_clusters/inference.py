@@ -24,7 +24,7 @@ from corsage.strategies.known_clusters.clusters.cohorts import Cohort
 from corsage.strategies.known_clusters.coins.conversation import Answer, Request, ask_each
 from corsage.strategies.known_clusters.coins.impossible import summary_fault
 from corsage.strategies.known_clusters.covariance_table import SUMS_OF_SEVERAL
-from corsage.strategies.known_clusters.likelihood_outcome import OPEN
+from corsage.strategies.known_clusters.likelihood_outcome import NO_TOP
 from corsage.strategies.known_clusters.likelihood_rounds import FAMILY_LOSSES
 from corsage.strategies.known_clusters.linear_summary import (
     ClusterEstimate,
@@ -35,7 +35,7 @@ from corsage.strategies.known_clusters.linear_summary import (
     UserEstimate,
 )
 from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
-from corsage.strategies.known_clusters.spreads import spreads
+from corsage.strategies.known_clusters.mixed_state import spreads
 from corsage.strategies.known_clusters.units import LATENT
 from corsage.strategies.rounds.turns import Script
 
@@ -200,7 +200,7 @@ class Inference:
     def _information(self) -> tuple[float | None, str]:
         """Of a marginal likelihood, if it has a top."""
         if self.generalised.open:
-            return None, f"none: {OPEN}: {', '.join(self.generalised.open)}"
+            return None, f"none: {NO_TOP}: {', '.join(self.generalised.open)}"
         end = "" if self.state.done else "; not at its top: more num-rounds"
         return 1.0, INFORMATION.format(self.generalised.how) + end
 

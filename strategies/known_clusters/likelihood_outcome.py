@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 WALD = "95%, by the observed information of the marginal likelihood, of the variance's logarithm"
 SMALL_DEVIATION = 1e-3
 """A deviation below this, in standard units, is 0: the likelihood hardly feels it."""
-
-
-OPEN = "the likelihood has no top"
+NO_TOP = "the likelihood has no top"
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,7 @@ class Outcome:
             fault=f"no top: it grows for ever along {', '.join(open_)}" if open_ else "",
             shares=self.shares(own),
             likely={} if open_ else dict(self.likely()),
-            intervals=f"none: {OPEN}" if open_ else WALD,
+            intervals=f"none: {NO_TOP}" if open_ else WALD,
             generalised=Generalised(self.how, shape, self.aic, {}, open_),
         )
 

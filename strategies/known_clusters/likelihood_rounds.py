@@ -20,10 +20,7 @@ from corsage.core.errors import ConfigError
 from corsage.core.messages.replies import Replies
 from corsage.core.registry import LIKELIHOODS
 from corsage.solvers.known_clusters.generalised.ascent import Ascent
-from corsage.solvers.known_clusters.generalised.levels import (
-    Design,
-    clusters_likelihood,
-)
+from corsage.solvers.known_clusters.generalised.levels import Design, clusters_likelihood
 from corsage.solvers.known_clusters.generalised.rows import NODES, functions_of
 from corsage.solvers.known_clusters.generalised.shapes import FIRST_DEVIATION, layouts, numbers_of
 from corsage.solvers.known_clusters.mixed_model import unpack
@@ -34,7 +31,7 @@ from corsage.strategies.known_clusters.clusters.cohorts import Cohort, Present
 from corsage.strategies.known_clusters.clusters.strengths import AUTO
 from corsage.strategies.known_clusters.coins.conversation import Request, ask_each, check_enough
 from corsage.strategies.known_clusters.coins.impossible import jets_fault
-from corsage.strategies.known_clusters.likelihood_outcome import OPEN, Outcome
+from corsage.strategies.known_clusters.likelihood_outcome import NO_TOP, Outcome
 from corsage.strategies.known_clusters.likelihood_search import LikelihoodState, unpacked
 from corsage.strategies.known_clusters.paths import units_above
 from corsage.strategies.known_clusters.units import LATENT, Units
@@ -87,18 +84,15 @@ class Likelihood:
             raise ConfigError(f"loss={self.job.loss}: by its likelihood alone, and {obstacle}.")
         elif self.keys.mixed_likelihood in (QUADRATURE, LAPLACE):
             raise ConfigError(f"mixed-likelihood={self.keys.mixed_likelihood}: {obstacle}.")
-        elif self.keys.mixed_likelihood == AUTO and self.both and self.keys.mixed_variances == AUTO:
+        elif self.keys.both_estimated and (
+            self.keys.mixed_likelihood == self.keys.mixed_variances == AUTO
+        ):
             self.job.note(f"penalised quasi-likelihood (mixed-likelihood=quasi): {obstacle}")
 
     @property
     def on(self) -> bool:
         """True if this is the way."""
         return self.state.estimates.way == LIKELIHOOD
-
-    @property
-    def both(self) -> bool:
-        """True if both strengths are to be estimated."""
-        return self.keys.known_gamma == self.keys.known_lambda == AUTO
 
     def obstacle(self, present: Present) -> str:
         """The reason why the likelihood cannot be had; empty: it can."""
@@ -107,10 +101,7 @@ class Likelihood:
         bare = not self.job.config.model.intercept and self.columns
         obstacles = (
             (wanted == QUASI, "mixed-likelihood=quasi asks for less"),
-            (
-                not self.both,
-                "one of known-gamma and known-lambda is given",
-            ),
+            (not keys.both_estimated, "one of known-gamma and known-lambda is given"),
             (keys.mixed_variances == "summed", "mixed-variances=summed asks for EM"),
             (
                 keys.mixed_paths and bool(units_above(present.names)),
@@ -125,10 +116,7 @@ class Likelihood:
                 wanted == AUTO and self.job.loss == "logistic" and self.work(several) > MOST_LOOKS,
                 "it would take long with so many rows; mixed-likelihood=laplace asks for it",
             ),
-            (
-                least > MOST_LIKELY,
-                f"{least} parameters are more than {MOST_LIKELY}",
-            ),
+            (least > MOST_LIKELY, f"{least} parameters are more than {MOST_LIKELY}"),
         )
         return next((words for there, words in obstacles if there), "")
 
@@ -300,7 +288,7 @@ class Likelihood:
         self.state.done = not rest
         if not rest and (open_ := self.state.estimates.covariance.generalised.open):
             self.job.note(
-                f"{OPEN}, and there are no errors: it grows for ever along {', '.join(open_)}"
+                f"{NO_TOP}, and there are no errors: it grows for ever along {', '.join(open_)}"
             )
         self.state.estimates.covariance.generalised.tried = tried
         if not rest:

@@ -180,7 +180,7 @@ def wanted(solution: MixedSolution) -> bool:
     at_home = solution.job.members.at_home
     asked = {"simulations": at_home, "always": True, "never": False}
     alone = solution.job.loss in LIKELIHOODS or bool(solution.likelihood.columns)
-    return asked[solution.keys.mixed_neighbours] and solution.own_sums.wanted and not alone
+    return asked[solution.keys.mixed_neighbours] and solution.keys.both_estimated and not alone
 
 
 def whole(evaluation: Replies, solution: MixedSolution) -> bool:

@@ -135,13 +135,8 @@ class OwnSums:
                 f"mixed-random={named}: takes variances from each user's sums, or numbers for both "
                 f"strengths: {obstacle}."
             )
-        if obstacle and self.keys.mixed_variances == AUTO and self.wanted:
+        if obstacle and self.keys.mixed_variances == AUTO and self.keys.both_estimated:
             self.job.note(f"one variance a level, for features as they are: {obstacle}")
-
-    @property
-    def wanted(self) -> bool:
-        """True if both strengths are to be estimated."""
-        return self.keys.known_gamma == self.keys.known_lambda == AUTO
 
     @property
     def some_columns(self) -> bool:
@@ -165,7 +160,7 @@ class OwnSums:
     def obstacle(self, present: Present) -> str:
         """Why users do not send sums of their own; empty: they do."""
         d, users = len(self.state.model), sum(len(c.users) for c in present.cohorts)
-        if not self.wanted:
+        if not self.keys.both_estimated:
             return "one of known-gamma and known-lambda is given"
         if self.keys.mixed_variances == SUMMED:
             return "asked for"

@@ -45,7 +45,6 @@ from corsage.strategies.rounds.parameters import Parameters, read_config
 from corsage.strategies.rounds.results import Result, weighted_metrics
 from corsage.strategies.rounds.server_step import ServerStep
 from corsage.strategies.rounds.state import ModelState, arrays_of
-from corsage.strategies.rounds.wrappers import around, check, correct, note_fewer
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
@@ -131,9 +130,7 @@ class Strategy(Algorithm[K, S], FlowerStrategy):
         """The messages of the next exchange; none if the algorithm has come to its end."""
         self.begin(grid)
         self._steps.enter(decode(arrays))
-        for wrapper in around(self):
-            check(wrapper, self)
-            correct(wrapper, self)
+        attached("wrappers").fit(self)
         self.train_options = dict(config)
         return self._steps.training()
 
@@ -142,7 +139,7 @@ class Strategy(Algorithm[K, S], FlowerStrategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Take the replies; RoundFailed if too few of them are usable."""
         if found := self._steps.trained(replies):
-            note_fewer(self, len(found.users))
+            attached("wrappers").note_fewer(self, len(found.users))
         return encode(self.shared()), weighted_metrics(found) if found else None
 
     def configure_evaluate(

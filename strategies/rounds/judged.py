@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import compress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from corsage.core.distribution import Spread, spread
 from corsage.core.errors import RoundFailed
 from corsage.core.measures import ADAPTATION_STEPS, Measure, baseline_of
 from corsage.core.messages.replies import Replies
+
+if TYPE_CHECKING:
+    from corsage.strategies.rounds.base import Strategy
 
 OWN_CLASS = "each user's own most frequent class"
 OWN_MEAN = "each user's own mean"
@@ -181,3 +184,15 @@ def with_others(replies: Replies, before: Replies | None, users: Collection[str]
     }
     known = [*replies.users, *(before.users[place] for place in places)]
     return replace(replies, users=known, metrics=metrics)
+
+
+def steps_taken(strategy: Strategy[Any, Any], evaluation: Judged) -> float | None:
+    """Gradients that a user computed on average, for its training and for this evaluation.
+
+    New users had no training. None where the method does not count its steps.
+    """
+    done, users = strategy.progress.gradient_steps, strategy.members.users
+    if done is None:
+        return evaluation.adaptation or None
+    new = not set(users).intersection(evaluation.users)
+    return evaluation.adaptation + (0.0 if new else done / max(len(users), 1))

@@ -20,7 +20,7 @@ from corsage.core.messages.replies import Replies
 from corsage.core.messages.wire import OUTCOMES
 from corsage.core.registry import attached
 from corsage.core.seeding import drawn_count
-from corsage.strategies.rounds.judged import Baseline, Judged, Scored, judged
+from corsage.strategies.rounds.judged import Baseline, Judged, Scored, judged, steps_taken
 from corsage.strategies.rounds.opening.first_data import mark_of
 from corsage.strategies.rounds.state import Progress, Traffic
 
@@ -278,30 +278,14 @@ def chosen(strategy: Strategy[Any, Any]) -> list[str]:
     config, job, lines = strategy.config, strategy.job, []
     users = len(job.members.users)
     share = config.federation.share(users)
-    if (
-        strategy.draws
-        and not strategy.solves
-        and not config.federation.fraction_train
-        and share > TENTH
-    ):
+    usual = config.federation.fraction_train or share <= TENTH
+    if strategy.draws and not strategy.solves and not usual:
         some = f"{drawn_count(share, users)} of {users}" if share < 1 else f"all {users}"
         lines.append(f"{some} users in each round (fraction-train)")
     by_sgd = strategy.epochs(config.train, strategy.keys) is not None
     if by_sgd and job.train != config.train:
         lines.append(f"weight decay {job.train.decay:g}, for numbers (weight-decay)")
     return lines
-
-
-def steps_taken(strategy: Strategy[Any, Any], evaluation: Judged) -> float | None:
-    """Gradients that a user computed on average, for its training and for this evaluation.
-
-    New users had no training. None where the method does not count its steps.
-    """
-    done, users = strategy.progress.gradient_steps, strategy.members.users
-    if done is None:
-        return evaluation.adaptation or None
-    new = not set(users).intersection(evaluation.users)
-    return evaluation.adaptation + (0.0 if new else done / max(len(users), 1))
 
 
 def weighted_metrics(replies: Replies) -> MetricRecord:

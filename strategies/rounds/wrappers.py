@@ -51,6 +51,13 @@ def around(strategy: Strategy[Any, Any]) -> list[Wrapper]:
     return [c for c in callers.values() if isinstance(c, Wrapper) and _holds(c, strategy)]
 
 
+def fit(strategy: Strategy[Any, Any]) -> None:
+    """Before a round: wrappers that cannot be around the strategy are refused, others corrected."""
+    for wrapper in around(strategy):
+        check(wrapper, strategy)
+        correct(wrapper, strategy)
+
+
 def _callers(frame: FrameType | None) -> Iterator[object]:
     """The objects whose methods are under way, from the inside out."""
     while frame is not None:

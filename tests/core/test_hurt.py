@@ -106,8 +106,8 @@ def test_a_table_says_how_many_are_hurt() -> None:
     rows = [s.json() for name in ("fedavg", "local") for s in federate(name, **keys)[1].summaries]
     for row, own in zip(rows, hurts(rows).values(), strict=True):
         row["hurt"] = {kind: one.json() for kind, one in own.items()}
-    line, *_ = notes(rows)
-    assert line.startswith("Users worse off than alone (local): fedavg ")
+    opening = "Users worse off than alone (local): fedavg "
+    [line] = [line for line in notes(rows) if line.startswith(opening)]
     users = rows[0]["hurt"]["alone"]["users"]
     worse = {u for u, v in rows[0]["per_user"].items() if v < rows[1]["per_user"][u]}
     assert set(users) == worse and worse
@@ -199,6 +199,18 @@ def test_sure_of_a_share_is_who_mcnemars_test_is_sure_of(
         for name, right in (("fedrep", own), ("local", other))
     ]
     assert hurts(rows)["fedrep"]["alone"].beyond_noise == ["0"] * sure
+
+
+@pytest.mark.parametrize("name", ["rmse", "mse", "mae"])
+def test_sums_are_of_the_errors_that_are_scored(name: str) -> None:
+    """Under a likelihood these are of the mean that a score stands for, not of the score."""
+    measure, criterion = MEASURES[name], criterion_of(ModelKeys(loss="poisson"), 0)
+    y, scores = torch.tensor([0.0, 3.0, 9.0]), torch.tensor([[0.0], [1.0], [2.0]])
+    network = SimpleNamespace(criterion=criterion)
+    client: Any = SimpleNamespace(measures=(measure,), network=network, at_home=True)
+    own = sums(client, scores, Examples(torch.zeros(3, 1), y, np.array([3])), 3)
+    errors = (scores[:, 0].exp() - y).abs().double().numpy()
+    assert sorted(own[0]) == pytest.approx(sorted(errors if name == "mae" else errors**2), rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ["rmse", "mse", "mae"])

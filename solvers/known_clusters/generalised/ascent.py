@@ -19,11 +19,11 @@ FIRST_RADIUS, LAST_RADIUS = 1.0, 1e-9
 """In standard units: of scores, and of deviations."""
 VALUE_ROUNDING = 1e-11
 """The share of a log likelihood that may be rounding."""
-FLAT = 1e-3
+BARELY_CURVED = 1e-3
 """A curvature below this, of scores in standard units, is none: the standard error would be 30."""
 SMALL_CURVATURE = 1e-2
 """Directions that curve less say nothing: not even that a search has not ended."""
-FAR_AWAY = 8.0
+FAR_FROM_ZERO = 8.0
 """No parameter is as large where the likelihood has a top that data tell."""
 FALLEN = 1e-4
 """A curvature that fell to this share of the first one's runs out, however near it still is."""
@@ -100,7 +100,7 @@ class Ascent:
         found = np.zeros(len(self.at))
         for value, vector in zip(values, vectors.T, strict=True):
             fell = value < FALLEN * -(vector @ self.first @ vector)
-            if value < FLAT and (fell or abs(vector @ self.at) > FAR_AWAY):
+            if value < BARELY_CURVED and (fell or abs(vector @ self.at) > FAR_FROM_ZERO):
                 found = np.maximum(found, np.abs(vector) > 0.1)
         return found
 

@@ -53,6 +53,11 @@ class ClusterKeys(Keys):
         """True if one of the strengths is on auto."""
         return AUTO in (self.known_gamma, self.known_lambda)
 
+    @property
+    def both_estimated(self) -> bool:
+        """True if both are."""
+        return self.known_gamma == self.known_lambda == AUTO
+
 
 @dataclass
 class Strengths:
