@@ -124,3 +124,11 @@ def test_ascent_ends_where_there_is_no_top() -> None:
         search = search.look(float(1 - fall[0]), fall, -np.diag(fall))
         looks += 1
     assert search.open.all() and looks < 60
+
+
+def test_a_likelihood_that_curves_upwards_has_not_run_out() -> None:
+    """Between its middle and its top a variance has a likelihood that is not concave."""
+    found = Ascent(np.array([0.5, 0.5])).look(-9.0, np.array([1.0, 1.0]), np.diag([-4.0, 2.0]))
+    assert not found.open.any() and not found.settled
+    flat = found.look(-8.0, np.array([1e-5, 1.0]), np.diag([-1e-5, -2.0]))
+    assert flat.open.tolist() == [1, 0]
