@@ -162,3 +162,12 @@ def test_rows_without_another_of_their_user_are_fitted_and_not_compared() -> Non
     table = made(30, 1)
     found = fit(table, user="shop", label="sales", progress=False)
     assert "nothing was held out, and nothing compared (no user has test samples" in str(found)
+
+
+def test_counts_are_fitted_by_the_one_method_that_has_their_likelihood() -> None:
+    table = made()
+    table["sales"] = np.random.default_rng(0).poisson(np.exp(0.3 + 0.5 * table["income"]))
+    found = fit(table, user="shop", label="sales", labels="numbers", loss="poisson", progress=False)
+    assert list(found) == ["mixed-model"]
+    (income, *_) = found["mixed-model"].estimates["coefficients"]
+    assert income["se"] and abs(income["estimate"] - 0.5) < 3 * income["se"]
