@@ -102,3 +102,11 @@ def test_clusters_of_local_models_go_without_a_liar(
     assert isinstance(strategy, LocalClusters)
     assert set(strategy.questions.disproof.faults) == {LIAR}
     assert LIAR not in strategy.state.users
+
+
+def test_float32_has_a_certificate_and_nobody_is_named() -> None:
+    keys = {**KEYS, "convex_solver": "dr", "precision": "float32", "convex_tolerance": 1e-3}
+    strategy, _, notes = federate("convex-clustering", **keys)
+    assert isinstance(strategy, ConvexClustering) and not strategy.state.disproved
+    assert strategy.state.certificate is not None
+    assert not any("dropped" in note for note in notes.notes)
