@@ -25,6 +25,7 @@ LIES: dict[str, Lie] = {
     "ten times, turned": lambda name, a: -10 * a,
     "half as much more": lambda name, a: 1.5 * a,
     "huge": lambda name, a: 1e10 * a,
+    "too large to square": lambda name, a: 1e150 * a,
     "nothing": lambda name, a: 0 * a,
     "noise": lambda name, a: a + RNG.normal(size=a.shape) * 1e3,
     "some noise": lambda name, a: a + 0.1 * RNG.normal(size=a.shape) * (np.abs(a).mean() + 1e-9),
