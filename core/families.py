@@ -17,8 +17,12 @@ from torch.nn import functional as F
 
 from corsage.core.losses import LOGISTIC, Function, Link, ScalarLoss
 
-SMALLEST = 1e-12
-"""The least mean, or share, of which a logarithm is taken."""
+SMALLEST = 1e-37
+"""The least mean, or label, of which a logarithm is taken; a float32, too."""
+LEAST_SHARE = 1e-12
+"""The same of a share."""
+MOST_SHAPE = 25.0
+"""Logarithm of a shape: of larger ones rounding is all that tells them apart."""
 
 
 class Row(NamedTuple):
@@ -68,7 +72,11 @@ def _deviance(
     link: Link = lambda mean: mean.clamp(min=SMALLEST).log(),
 ) -> ScalarLoss:
     """Half a deviance as a loss; its curvature has no bound: 1 is its size near a score of 0."""
-    return ScalarLoss(name, value, slope, curvature, curvature, 1.0, False, mean, link)
+
+    def half(u: Tensor, y: Tensor) -> Tensor:
+        return value(u, y).clamp(min=0.0)  # less is rounding
+
+    return ScalarLoss(name, half, slope, curvature, curvature, 1.0, False, mean, link)
 
 
 def _ylog(y: Tensor) -> Tensor:
@@ -96,7 +104,7 @@ def _half(y: Tensor, weight: Tensor) -> Tensor:
 
 def _gamma(u: Tensor, row: Row) -> Tensor:
     """Of a shape nu, times the weight: the mean is exp u, the variance its square over that."""
-    nu, y = row.weight * row.shape.exp(), row.y.clamp(min=SMALLEST)
+    nu, y = row.weight * row.shape.clamp(max=MOST_SHAPE).exp(), row.y.clamp(min=SMALLEST)
     known = row.weight > 0
     safe = torch.where(known, nu, 1.0)
     found = safe * (safe.log() - u - y * torch.exp(-u)) + (safe - 1) * y.log() - torch.lgamma(safe)
@@ -133,7 +141,7 @@ BINOMIAL_LOSS = _deviance(
     lambda u, y: torch.sigmoid(u) - y,
     lambda u, y: torch.sigmoid(u) * torch.sigmoid(-u),
     mean=torch.sigmoid,
-    link=lambda mean: torch.logit(mean, SMALLEST),
+    link=lambda mean: torch.logit(mean, LEAST_SHARE),
 )
 
 BERNOULLI = Family(
@@ -161,7 +169,7 @@ NEGATIVE_BINOMIAL = Family(
 )  # fmt: skip
 GAMMA = Family(
     GAMMA_LOSS, _gamma,
-    lambda u, row: row.weight * row.shape.exp() * row.y * torch.exp(-u),
+    lambda u, row: row.weight * row.shape.clamp(max=MOST_SHAPE).exp() * row.y * torch.exp(-u),
     lambda mean, shape: mean.square() / shape.exp(), lambda y, weight: y,
     lambda y: y > 0, "numbers above 0", shaped=True,
 )  # fmt: skip

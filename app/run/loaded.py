@@ -61,7 +61,9 @@ def rows_in(place: Path, config: Config) -> tuple[dict[str, Row], dict[str, str]
         shared = partial(shared_arrays, place / name)
         for json in found:
             models = partial(models_of, place / name, json["strategy"])
-            data = partial(data_of, config, place, users_of(dict(json)), json.get("data", ""))
+            # The mark is of all who were fitted; who was judged may be others.
+            users = [*json.get("train_sizes", ())] or users_of(dict(json))
+            data = partial(data_of, config, place, users, json.get("data", ""))
             rows[json["strategy"]] = Row(dict(json), models, data, shared)
     return rows, failed
 

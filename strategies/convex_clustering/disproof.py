@@ -19,6 +19,7 @@ import numpy as np
 
 from corsage.core.arrays import Arrays, Bools, Floats, Ints
 from corsage.core.messages.replies import Replies
+from corsage.solvers.convex_clustering.exact.numbers_given import LARGEST_NUMBER
 from corsage.strategies.rounds.means.user_rows import places
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ ROUNDED_BY = {"float64": 1e-5, "float32": 1e-2}
 KEPT_POINTS = 64
 """Points of a user that are remembered, the last ones, of each fold."""
 NEGATIVE = "its loss is negative"
+HUGE = "its numbers are too large to be squared"
 WRONG_HESSIAN = "its Hessian is not between 0 and its own bound"
 CONTRARY = "its values and slopes contradict each other"
 LOW = "its minimum is above values that it gave"
@@ -159,6 +161,12 @@ class Disproof:
     def hear(self, rows: Ints, new: Points, fold: Any) -> None:
         """Points, held against all that are known."""
         self.blame(rows, np.asarray((new.f < -np.finfo(np.float32).eps).any(1)), NEGATIVE)
+        huge = np.any(
+            [(np.abs(a) > LARGEST_NUMBER).any(2) for a in (new.x, new.g, new.f[..., None])], 0
+        )
+        self.blame(rows, huge.any(1), HUGE)
+        x, g = (np.where(huge[..., None], np.nan, a) for a in (new.x, new.g))
+        new = Points(x, np.where(huge, np.nan, new.f), g)
         known = new.spread(rows, len(self.users))
         if fold in self.known:
             known = self.known[fold].with_points(known)

@@ -162,3 +162,35 @@ def test_rows_without_another_of_their_user_are_fitted_and_not_compared() -> Non
     table = made(30, 1)
     found = fit(table, user="shop", label="sales", progress=False)
     assert "nothing was held out, and nothing compared (no user has test samples" in str(found)
+
+
+def test_counts_are_fitted_by_the_one_method_that_has_their_likelihood() -> None:
+    table = made()
+    table["sales"] = np.random.default_rng(0).poisson(np.exp(0.3 + 0.5 * table["income"]))
+    found = fit(table, user="shop", label="sales", labels="numbers", loss="poisson", progress=False)
+    assert list(found) == ["mixed-model"]
+    (income, *_) = found["mixed-model"].estimates["coefficients"]
+    assert income["se"] and abs(income["estimate"] - 0.5) < 3 * income["se"]
+
+
+def test_who_was_not_judged_leaves_the_data_those_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from corsage.app.answer import held_out
+
+    def without(folds: Any) -> Any:
+        one = folds[0]
+        for name in ("per_user", "test_sizes"):
+            one[name] = {user: value for user, value in one[name].items() if user != "0"}
+        return one
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(held_out, "merged", without)
+    made().to_csv("t.csv", index=False)
+    words = ["fit", "t.csv", "user=shop", "label=sales", "strategy=mixed-model"]
+    monkeypatch.setattr("sys.argv", ["corsage", *words])
+    with pytest.raises(SystemExit) as end:
+        command.main()
+    assert not end.value.code
+    (folder,) = Path("runs").iterdir()
+    assert len(load(folder)["mixed-model"].users_data().users) == 8

@@ -181,7 +181,9 @@ def user_terms(losses: Losses, x: Floats, v: Floats) -> tuple[Floats, Floats]:
     The minimum is -inf for a user who has none, such as one with a single class whose v_i pulls
     the intercept away.
     """
-    at, slope = (torch.from_numpy(np.ascontiguousarray(y)).to(losses.device) for y in (x, v))
+    at, slope = (
+        torch.from_numpy(np.ascontiguousarray(y)).to(losses.device, losses.dtype) for y in (x, v)
+    )
     best = losses.minimise(slope, at)
     here = losses.value(at) + (slope * at).sum(1)
     least = losses.value(best) + (slope * best).sum(1)

@@ -93,14 +93,14 @@ class Ascent:
 
     @property
     def open(self) -> Floats:
-        """1 for parameters that run away, where the likelihood curves no more (K,)."""
+        """1 for parameters that run away, where the likelihood curves neither way any more (K,)."""
         if not len(self.at):
             return np.zeros(0)
         values, vectors = np.linalg.eigh(-self.bend)
         found = np.zeros(len(self.at))
         for value, vector in zip(values, vectors.T, strict=True):
-            fell = value < FALLEN * -(vector @ self.first @ vector)
-            if value < BARELY_CURVED and (fell or abs(vector @ self.at) > FAR_FROM_ZERO):
+            fell = abs(value) < FALLEN * -(vector @ self.first @ vector)
+            if abs(value) < BARELY_CURVED and (fell or abs(vector @ self.at) > FAR_FROM_ZERO):
                 found = np.maximum(found, np.abs(vector) > 0.1)
         return found
 

@@ -229,7 +229,7 @@ class Rows:
         user = np.repeat(np.arange(len(theta)), self.sizes)
         mean = self.family.loss.mean((self.x * torch.from_numpy(theta)[user]).sum(1))
         spread = self.family.variance(mean, torch.tensor(shape, dtype=mean.dtype))
-        return float((self.weight * (self.y - mean).square() / spread.clamp(min=SMALLEST)).sum())
+        return float((self.weight * (self.y - mean).square() / spread.clamp(min=SMALLEST**2)).sum())
 
 
 def functions_of(around: int) -> int:

@@ -124,3 +124,33 @@ def test_ascent_ends_where_there_is_no_top() -> None:
         search = search.look(float(1 - fall[0]), fall, -np.diag(fall))
         looks += 1
     assert search.open.all() and looks < 60
+
+
+def test_a_likelihood_that_curves_upwards_has_not_run_out() -> None:
+    """Between its middle and its top a variance has a likelihood that is not concave."""
+    found = Ascent(np.array([0.5, 0.5])).look(-9.0, np.array([1.0, 1.0]), np.diag([-4.0, 2.0]))
+    assert not found.open.any() and not found.settled
+    flat = found.look(-8.0, np.array([1e-5, 1.0]), np.diag([-1e-5, -2.0]))
+    assert flat.open.tolist() == [1, 0]
+
+
+def test_amounts_have_no_unit_and_no_shape_beyond_rounding() -> None:
+    x, y, weight, user = drawn("gamma")
+    one, basis = np.zeros((3, 0)), np.eye(3)[-1][None, :, None]
+    small, own = np.log(1e-30), np.array([0.4, 0.1])
+    there = rows_of("gamma", (x, y, weight, user)).jets(THETA, own, basis, one, NODES)
+    tiny = rows_of("gamma", (x, y * np.exp(small), weight, user))
+    found = tiny.jets(THETA + small * np.eye(3)[-1], own, basis, one, NODES)
+    assert found[0] == pytest.approx(there[0] - small * weight.sum())
+    assert found[1] == pytest.approx(there[1], abs=1e-6)
+    for shape in (30.0, 40.0):
+        exact = rows_of("gamma", (x, np.exp(x @ THETA), weight, user))
+        _, slope, bend = exact.jets(THETA, np.array([0.0, shape]), basis, one, NODES)
+        assert slope[0, -1] == bend[0, -1, -1] == 0
+
+
+@pytest.mark.parametrize("family", ["gamma", "poisson", "binomial"])
+def test_no_deviance_is_below_0(family: str) -> None:
+    score = torch.linspace(-3, 3, 1001, dtype=torch.float64)
+    loss = FAMILIES[family].loss
+    assert (loss.value(score, loss.mean(score)) >= 0).all()

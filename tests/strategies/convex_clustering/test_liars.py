@@ -25,6 +25,7 @@ LIES: dict[str, Lie] = {
     "ten times, turned": lambda name, a: -10 * a,
     "half as much more": lambda name, a: 1.5 * a,
     "huge": lambda name, a: 1e10 * a,
+    "too large to square": lambda name, a: 1e150 * a,
     "nothing": lambda name, a: 0 * a,
     "noise": lambda name, a: a + RNG.normal(size=a.shape) * 1e3,
     "some noise": lambda name, a: a + 0.1 * RNG.normal(size=a.shape) * (np.abs(a).mean() + 1e-9),
@@ -102,3 +103,11 @@ def test_clusters_of_local_models_go_without_a_liar(
     assert isinstance(strategy, LocalClusters)
     assert set(strategy.questions.disproof.faults) == {LIAR}
     assert LIAR not in strategy.state.users
+
+
+def test_float32_has_a_certificate_and_nobody_is_named() -> None:
+    keys = {**KEYS, "convex_solver": "dr", "precision": "float32", "convex_tolerance": 1e-3}
+    strategy, _, notes = federate("convex-clustering", **keys)
+    assert isinstance(strategy, ConvexClustering) and not strategy.state.disproved
+    assert strategy.state.certificate is not None
+    assert not any("dropped" in note for note in notes.notes)
