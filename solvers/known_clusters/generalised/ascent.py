@@ -99,8 +99,8 @@ class Ascent:
         values, vectors = np.linalg.eigh(-self.bend)
         found = np.zeros(len(self.at))
         for value, vector in zip(values, vectors.T, strict=True):
-            fell = value < FALLEN * -(vector @ self.first @ vector)
-            if value < FLAT and (fell or abs(vector @ self.at) > FAR_AWAY):
+            fell = abs(value) < FALLEN * -(vector @ self.first @ vector)
+            if abs(value) < FLAT and (fell or abs(vector @ self.at) > FAR_AWAY):
                 found = np.maximum(found, np.abs(vector) > 0.1)
         return found
 
