@@ -8,6 +8,7 @@ from typing import Any
 from corsage.app.given import check_classes
 from corsage.core.configuration.config import AUTOMATIC, Config
 from corsage.core.errors import ConfigError
+from corsage.core.registry import LIKELIHOODS
 from corsage.datasets.dealing.federated import check_users, simulated
 from corsage.datasets.user_data import FederatedData
 
@@ -56,6 +57,9 @@ def choice(data: FederatedData, given: Mapping[str, Any]) -> tuple[dict[str, Any
     whose = f"{kind} of {users} users"
     if users == 1:
         return {"strategy": "local"}, f"{whose}: there is nobody to learn from"
+    if linear(data) and model in ("", "linear") and given.get("loss") in LIKELIHOODS:
+        only = {"strategy": LINEAR[0], "mixed-grouping": "all", "model": "linear"}
+        return only, f"{whose} in a table of {width(data)} inputs: a generalised mixed model"
     if linear(data) and model in ("", "linear"):
         return {**exact(data), **model_of(data)}, (
             f"{whose} in a table of {width(data)} inputs: one linear model a user, pulled "
