@@ -106,6 +106,6 @@ def ask(table: Table, keys: Mapping[str, Any]) -> None:
         words = f" category-columns={name}, they are words;" if found[name] <= MOST_LEVELS else ""
         raise ConfigError(
             f"column {name!r}: {found[name]:,} whole numbers that seem to name something. Say "
-            f"which: drop-columns={name}, leave it out;{words} feature-columns={some(inputs)}, it "
-            "is a number."
+            f"which: drop-columns={name}, leave it out;{words} "
+            f"feature-columns={some(inputs).replace(', ', ',')}, it is a number."
         )
