@@ -15,6 +15,7 @@ from corsage.app.answer.held_out import compared, refits
 from corsage.app.answer.merged import Json, judged_by, with_scores
 from corsage.app.answer.questions import names as named_in
 from corsage.app.answer.questions import settled, settled_in_memory, tell
+from corsage.app.given import NAMING
 from corsage.app.output.answer import recommended
 from corsage.app.output.usage import in_a_line
 from corsage.app.results.row import Row
@@ -79,6 +80,9 @@ def answer(
     said = named_in(keys, "drop_columns")
     given, keys = settled_in_memory(read, keys)
     words = settled(simulation.kebab_keys(given.among(keys)))
+    if not given.held:  # of a file the columns are among its keys
+        chosen = {name: value for name, value in words.items() if name.replace("-", "_") in NAMING}
+        given = replace(given, keys={**given.keys, **chosen})
     own = {name.replace("-", "_"): value for name, value in words.items()}
     dropped = [*dict.fromkeys([*named_in(keys, "drop_columns"), *named_in(own, "drop_columns")])]
     if progress and given.held:  # of a file it was told

@@ -18,8 +18,11 @@ from corsage.strategies.rounds.results import Summary
 Json = dict[str, Any]
 ROOTS = ("rmse",)
 """Measures whose squares are means over samples."""
+MEANS = (*ROOTS, "accuracy", "mse", "mae", "log-loss")
+"""Measures of which all samples together are told by users' values and their samples."""
 SCORES = (
     *("users", "measure", "loss", "worst10", "per_user", "curve", "measures", "test_sizes"),
+    "over_samples",
     *("per_user_measures", "outcomes", "untested", "baseline", "hurt"),
 )
 """What a row says of held-out rows; all else is of the fit to all rows."""
@@ -35,11 +38,16 @@ def merged(folds: Sequence[Json]) -> Json:
     values = {one: of_measure(folds, one) for one in first["measures"]}
     own = list(values[name].values())
     mean = float(np.mean(own))
-    told = {one: {**plain(found), "pooled": None} for one, found in values.items()}
+    all_of = {one: together(one, found, tested) for one, found in values.items()}
+    told = {
+        one: {**plain(found), "pooled": all_of[one] if one in MEANS else None}
+        for one, found in values.items()
+    }
     return {
         **first,
         name: asdict(spread(own)),
         f"{name}_last10": mean,
+        "over_samples": all_of[name],
         "worst10": worst_share(own, 0.1, MEASURES[name]),
         "loss": {k: float(np.mean([fold["loss"][k] for fold in folds])) for k in first["loss"]},
         "users": len(tested),
@@ -57,6 +65,15 @@ def plain(values: Mapping[str, float]) -> Json:
     """A measure's distribution over its users."""
     over = asdict(spread(list(values.values()))) if values else {"mean": None}
     return {**over, "users": len(values)}
+
+
+def together(name: str, values: Mapping[str, float], sizes: Mapping[str, int]) -> float | None:
+    """Users' values over all of their samples; None where nobody has one."""
+    power, weights = 2 if name in ROOTS else 1, [sizes[user] for user in values]
+    if not values:
+        return None
+    own = np.array([*values.values()]) ** power
+    return float(np.average(own, weights=weights) ** (1 / power))
 
 
 def of_measure(folds: Sequence[Json], name: str) -> dict[str, float]:

@@ -114,8 +114,8 @@ def ask(table: Table, keys: Mapping[str, Any]) -> None:
         words = f" category-columns={name}, they are words;" if found[name] <= MOST_LEVELS else ""
         raise ConfigError(
             f"column {name!r}: {found[name]:,} whole numbers that seem to name something. Say "
-            f"which: drop-columns={name}, leave it out;{words} feature-columns={some(inputs)}, it "
-            "is a number."
+            f"which: drop-columns={name}, leave it out;{words} "
+            f"feature-columns={some(inputs).replace(', ', ',')}, it is a number."
         )
 
 
@@ -123,9 +123,14 @@ def ask(table: Table, keys: Mapping[str, Any]) -> None:
 
 
 def row_numbers(table: Table) -> list[str]:
-    """The columns that number the rows, and are called so."""
+    """The columns that number the rows, and are called so.
+
+    Up to half of the rows may have been left out since, such as those without a label.
+    """
     return [
-        name for name, column in of_numbers(table) if IDS.fullmatch(name) and counts_rows(column)
+        name
+        for name, column in of_numbers(table)
+        if IDS.fullmatch(name) and counts_rows(column, IN_TURN)
     ]
 
 
@@ -146,12 +151,15 @@ def of_numbers(table: Table) -> list[tuple[str, Floats]]:
     return [(one.name, table.x[:, i]) for i, one in enumerate(facts) if one.kind == NUMBER]
 
 
-def counts_rows(column: Floats) -> bool:
-    """Tell whether numbers go up from row to row, few left out, as if rows were left out since."""
+def counts_rows(column: Floats, share: float = UNIQUE) -> bool:
+    """Tell whether numbers go up from row to row, few left out, as if rows were left out since.
+
+    More than `share` of the numbers between the ends are there.
+    """
     if not np.isfinite(column).all() or (column % 1 != 0).any():
         return False
     span = column[-1] - column[0] + 1
-    return bool((np.diff(column) >= 1).all()) and len(column) > UNIQUE * span
+    return bool((np.diff(column) >= 1).all()) and len(column) > share * span
 
 
 def names_things(name: str, column: Floats) -> bool:

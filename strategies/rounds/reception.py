@@ -46,6 +46,10 @@ class Refusal:
     answered: bool
 
 
+SOON = 10.0
+"""Seconds after which it is said that nodes are waited for."""
+
+
 @dataclass
 class Reception:
     """Asks nodes who they are, and enters those that fit into the roster.
@@ -88,7 +92,8 @@ class Reception:
         those that are refused have answered too. If all of them are refused, others may come, but
         not in a simulation: there it is the run itself that is wrong, and it ends with DataError.
         """
-        deadline, pause = time.monotonic() + timeout, 0.02
+        begun, pause, told = time.monotonic(), 0.02, False
+        deadline = begun + timeout
         while True:
             late = time.monotonic() > deadline
             count = len(set(grid.get_node_ids()))
@@ -104,6 +109,12 @@ class Reception:
                     f"only {count} of {num_nodes} nodes connected within {timeout:g} s: "
                     f"start the others, or set num-nodes={max(count, 1)} or a longer "
                     "node-timeout."
+                )
+            if not told and time.monotonic() > begun + SOON:
+                told = True
+                self.roster.note(
+                    f"{count} of {num_nodes} nodes are there (num-nodes={num_nodes}): waiting for "
+                    f"more, up to {timeout:g} s"
                 )
             time.sleep(pause)
             pause = min(2 * pause, 1.0)

@@ -64,6 +64,31 @@ def test_three_doors_give_the_same_answer(tmp_path: Path) -> None:
     assert said[0] == said[1] == said[2]
 
 
+def test_a_column_that_numbers_the_rows_is_left_out_at_each_door(tmp_path: Path) -> None:
+    table = made()
+    table.insert(0, "rownames", np.arange(1, len(table) + 1))
+    table.loc[::3, "sales"] = np.nan  # and where rows without a label are left out
+    table.to_csv(tmp_path / "t.csv", index=False)
+    keys: dict[str, Any] = {"user": "shop", "label": "sales", "missing": "mean", "progress": False}
+    frame, file = fit(table, **keys), fit(tmp_path / "t.csv", **keys)
+    assert file["mixed-model"].estimates == frame["mixed-model"].estimates
+    assert "Columns: income (number), age (number); left out: rownames." in str(file)
+    assert list(file.user(3).coefficients) == ["income", "age", "intercept"]
+
+
+def test_scores_over_samples_are_of_held_out_rows() -> None:
+    """Users of 4 rows and of 90."""
+    table = made(4, 90)
+    table = table[(table["shop"] < 2) | (table.groupby("shop").cumcount() < 4)]
+    found = fit(table, user="shop", label="sales", progress=False)
+    for name in found:
+        row = found[name].numbers
+        sizes, values = row["test_sizes"], row["per_user"]
+        squares = sum(sizes[user] * value**2 for user, value in values.items())
+        assert row["over_samples"] == pytest.approx((squares / sum(sizes.values())) ** 0.5)
+        assert row["over_samples"] == found.results[name][name].over_samples
+
+
 def test_nothing_held_out_is_said_and_compares_nothing(tmp_path: Path) -> None:
     table = made()
     alone = fit(table, user="shop", label="sales", test_fraction=0, progress=False)

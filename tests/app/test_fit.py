@@ -52,6 +52,12 @@ def test_two_classes_are_logistic_and_more_are_a_networks() -> None:
     assert more["fedrep"].never_drawn == 0  # few users take part in every round
 
 
+def test_counts_have_the_mixed_model_that_their_likelihood_needs() -> None:
+    counts = np.random.default_rng(0).poisson(np.exp(0.3 * NUMBERS.clip(-3, 3)))
+    found = given(counts, labels="numbers", loss="poisson", mixed_random="intercept")
+    assert list(found) == ["mixed-model"] and not found.failed
+
+
 def test_a_key_that_is_given_stays_and_a_strategy_that_is_named_too() -> None:
     assert "fedrep" in given(NUMBERS, model="mlp")
     assert list(given(NUMBERS, strategy="exact-global", model="linear")) == ["exact-global"]

@@ -116,6 +116,18 @@ def test_ascent_finds_the_top_of_a_function_that_is_no_quadratic() -> None:
     assert not search.open.any()
 
 
+def test_ascent_that_begins_where_a_function_bends_upwards_has_a_top() -> None:
+    """exp(-x^2/2): beyond its shoulders, where it curves the other way, nothing is open."""
+    search, looks = Ascent(np.array([2.0])), 0
+    while not search.settled and looks < 60:
+        x = search.ahead
+        value = np.exp(-(x**2) / 2)
+        search = search.look(float(value[0]), -x * value, np.diag((x**2 - 1) * value))
+        assert not search.open.any()
+        looks += 1
+    assert search.at == pytest.approx(0, abs=1e-3)
+
+
 def test_ascent_ends_where_there_is_no_top() -> None:
     """1 - exp(-x) grows for ever: it is open, not converged."""
     search, looks = Ascent(np.zeros(1)), 0

@@ -13,6 +13,7 @@ from corsage.app.local_grid import LocalGrid
 from corsage.core.configuration.config import Config
 from corsage.core.errors import DataError, NodeError
 from corsage.strategies.devices.exchange import PRESENCE_SECONDS, exchange
+from corsage.strategies.rounds import reception
 from corsage.strategies.rounds.opening.agreed import Agreed
 from corsage.strategies.rounds.reception import Reception
 from corsage.strategies.rounds.roster import Roster
@@ -123,6 +124,14 @@ def at_the_door(roster: Roster | None = None) -> Reception:
 def test_too_few_nodes_is_an_error_that_says_what_to_do() -> None:
     with pytest.raises(NodeError, match=r"only 2 of 3 nodes connected within 0\.2 s.*num-nodes=2"):
         at_the_door().wait(fleet(["a"], ["b"]), 3, 0.2)
+
+
+def test_that_nodes_are_waited_for_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reception, "SOON", 0.0)
+    notes: list[str] = []
+    with pytest.raises(NodeError):
+        at_the_door(Roster(note=notes.append)).wait(fleet(["a"], ["b"]), 3, 0.2)
+    assert notes == ["2 of 3 nodes are there (num-nodes=3): waiting for more, up to 0.2 s"]
 
 
 def test_nodes_come_and_go_and_users_stay_themselves() -> None:
