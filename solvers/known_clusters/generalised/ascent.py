@@ -26,7 +26,9 @@ SMALL_CURVATURE = 1e-2
 FAR_AWAY = 8.0
 """No parameter is as large where the likelihood has a top that data tell."""
 FALLEN = 1e-4
-"""A curvature that fell to this share of the first one's runs out, however near it still is."""
+"""A curvature that fell to this share of the first one's runs out, however near it still is.
+
+Where the likelihood is no hill yet, as it may be where a search begins, nothing has run out."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class Ascent:
         values, vectors = np.linalg.eigh(-self.bend)
         found = np.zeros(len(self.at))
         for value, vector in zip(values, vectors.T, strict=True):
-            fell = value < FALLEN * -(vector @ self.first @ vector)
+            fell = abs(value) < FALLEN * -(vector @ self.first @ vector)
             if value < FLAT and (fell or abs(vector @ self.at) > FAR_AWAY):
                 found = np.maximum(found, np.abs(vector) > 0.1)
         return found

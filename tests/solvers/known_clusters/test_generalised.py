@@ -116,6 +116,18 @@ def test_ascent_finds_the_top_of_a_function_that_is_no_quadratic() -> None:
     assert not search.open.any()
 
 
+def test_ascent_goes_on_from_where_there_is_no_hill_yet() -> None:
+    """-(1 - x^2)^2 curves upwards at its first place."""
+    search, looks = Ascent(np.array([0.1])), 0
+    while not search.settled and looks < 60:
+        x = search.ahead
+        search = search.look(
+            float(-((1 - x[0] ** 2) ** 2)), 4 * x * (1 - x**2), np.diag(4 - 12 * x**2)
+        )
+        looks += 1
+    assert search.at == pytest.approx([1.0], abs=1e-4) and not search.open.any()
+
+
 def test_ascent_ends_where_there_is_no_top() -> None:
     """1 - exp(-x) grows for ever: it is open, not converged."""
     search, looks = Ascent(np.zeros(1)), 0
