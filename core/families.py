@@ -2,7 +2,8 @@
 
 A family is a value of the key `loss`: the logistic loss is Bernoulli's, the squared one Gauss's,
 and here are those that are losses of nothing but a likelihood. A row's `weight` multiplies its log
-likelihood; a binomial row is the share of successes, and its weight the trials.
+likelihood; a binomial row is the share of successes, and its weight the trials; of a gamma row it
+multiplies the shape.
 """
 
 from __future__ import annotations

@@ -105,9 +105,13 @@ def each_of(values: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def several(key: str, value: Any) -> list[str]:
-    """The values of a key as words; one alone if it has one."""
+    """The values of a key as words; one alone if it has one.
+
+    A list is one value of a key that is a list; a list of lists is several.
+    """
     if isinstance(value, (list, tuple, range)) or hasattr(value, "tolist"):
-        return [] if key in lists() else [word(one) for one in value]
+        nested = any(isinstance(one, (list, tuple)) for one in value)
+        return [] if key in lists() and not nested else [word(one) for one in value]
     if not isinstance(value, str):
         return [word(value)]
     parts = value.split("|")

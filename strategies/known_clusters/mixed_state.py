@@ -80,7 +80,7 @@ class MixedModelKeys(ClusterKeys):
     weight_column: str = key(
         "",
         "losses that are likelihoods: input that weights its row's log likelihood (binomial: the "
-        "trials), with a coefficient of 0",
+        "trials; gamma: it multiplies the row's shape), with a coefficient of 0",
     )
     mixed_neighbours: str = key(
         "simulations",

@@ -115,8 +115,9 @@ def varying(job: Job, d: int, named: tuple[str, ...]) -> Floats | None:
     found = np.zeros(d)
     for name in named:
         if name not in places:
+            several = "" if "," not in name else " Of several sets a study takes a list of lists."
             raise ConfigError(
-                f"mixed-random={name}: no column of that name.{nearest(name, places)}"
+                f"mixed-random={name}: no column of that name.{several or nearest(name, places)}"
             )
         found[places[name]] = 1.0
     return None if found.all() else found

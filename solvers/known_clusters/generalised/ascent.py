@@ -26,7 +26,9 @@ SMALL_CURVATURE = 1e-2
 FAR_FROM_ZERO = 8.0
 """No parameter is as large where the likelihood has a top that data tell."""
 FALLEN = 1e-4
-"""A curvature that fell to this share of the first one's runs out, however near it still is."""
+"""A curvature that fell to this share of the first one's runs out, however near it still is.
+
+Where the likelihood is no hill yet, as it may be where a search begins, nothing has run out."""
 
 
 @dataclass(frozen=True)

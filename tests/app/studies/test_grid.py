@@ -33,6 +33,8 @@ def test_python_values_may_be_lists() -> None:
     assert grid.varied == {"seed": ["0", "1"], "intercept": ["true", "false"]}
     assert grid.base["lr"] == "0.1" and grid.base["adapt-samples"] == [5, 10]
     grid.check()
+    nested = grid_of({"mixed-random": [["intercept"], ["intercept", "Days"]]})
+    assert nested.varied == {"mixed-random": ["intercept", "intercept,Days"]}
 
 
 def test_one_value_makes_no_study() -> None:

@@ -144,6 +144,31 @@ def test_users_in_clusters_are_at_the_top_of_the_joint_laplace_approximation(
         assert down == pytest.approx(up, rel=0.1)
 
 
+def test_slopes_and_intercepts_with_any_covariance_are_at_the_top_of_the_joint_laplace(
+    tmp_path: Path,
+) -> None:
+    rng = np.random.default_rng(3)
+    user, x, ones = np.repeat(np.arange(30), 8), rng.normal(size=240), np.ones(240)
+    effect = (rng.normal(size=(30, 2)) @ np.array([[0.7, 0.3], [0.0, 0.6]]))[user]
+    y = rng.poisson(np.exp(0.2 + 0.4 * x + effect[:, 0] + effect[:, 1] * x))
+    users, whole = np.eye(30)[user], np.column_stack([x, ones])
+
+    def height(p: Floats) -> float:
+        z = np.hstack([users * (p[2] + p[3] * x)[:, None], users * (p[4] * x)[:, None]])
+        return joint_laplace("poisson", whole @ p[:2], y, ones, 0.0, z, np.zeros(60))
+
+    keys = {"mixed_random": "all", "mixed_variances": "full", "loss": "poisson"}
+    found, _, _ = fitted(file_of(tmp_path, x[:, None], y.astype(float), user), **keys)
+    own, turned = numbers(found), found["correlations"][0]["estimate"]
+    (slope, cut), beta = np.sqrt(own[2:]), own[:2]
+    top = np.array([*beta, cut, slope * turned, slope * np.sqrt(1 - turned**2)])
+    best = height(top)
+    falls = [best - height(top + step * e) for e in np.eye(5) for step in (-0.02, 0.02)]
+    assert min(falls) > 0
+    for down, up in zip(falls[::2], falls[1::2], strict=True):  # as far down on either side
+        assert down == pytest.approx(up, rel=0.1)
+
+
 def test_several_coefficients_have_a_shape_by_akaikes_criterion(tmp_path: Path) -> None:
     x, y, user = made("poisson")
     path = file_of(tmp_path, x[:, :1], y.astype(float), user)
