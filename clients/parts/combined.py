@@ -42,7 +42,9 @@ class Rule(nn.Module):
     def __init__(self, network: Network, count: int) -> None:
         super().__init__()
         halves = (network.split.front, network.split.back) if network.split else ()
-        self._why, self._head = "" if network.split_exact else network.why, network.head_name
+        self._why = "" if network.split_exact else network.why
+        named = network.module.named_modules()  # behind a frozen front the head has another name
+        self._head = next((name for name, m in named if m is network.head_module), "")
         self.models, self._halves = nn.ModuleList(), []
         self._places: list[list[tuple[slice, Tensor]]] = []
         for _ in range(count):
@@ -72,7 +74,7 @@ class Rule(nn.Module):
             features: Tensor = front(x)
             return features.flatten(1), output_of(back(features))
         seen: list[Tensor] = []
-        head = self.models[k].get_submodule(str(self._head))
+        head = self.models[k].get_submodule(self._head)
         with head.register_forward_pre_hook(lambda _, given: seen.append(given[0])):
             outputs = self.outputs(k, x)
         return seen[0].flatten(1), outputs

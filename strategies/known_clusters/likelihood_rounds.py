@@ -20,8 +20,7 @@ from corsage.core.errors import ConfigError
 from corsage.core.messages.replies import Replies
 from corsage.core.registry import LIKELIHOODS
 from corsage.solvers.known_clusters.generalised.ascent import Ascent
-from corsage.solvers.known_clusters.generalised.levels import Design, clusters_likelihood
-from corsage.solvers.known_clusters.generalised.rows import NODES, functions_of
+from corsage.solvers.known_clusters.generalised.levels import NODES, Design, functions_of
 from corsage.solvers.known_clusters.generalised.shapes import FIRST_DEVIATION, layouts, numbers_of
 from corsage.solvers.known_clusters.mixed_model import unpack
 from corsage.solvers.known_clusters.newton_rounds import NEWTON
@@ -304,6 +303,8 @@ class Likelihood:
         found, design = self.search, self.design
         v = found.v
         if self.two:
+            from corsage.solvers.known_clusters.generalised.joint import clusters_likelihood
+
             at = found.ascent.at
             v = clusters_likelihood(design, found.best, found.place, found.effects, at).v
         how = f"{self.nodes}-point adaptive quadrature" if self.nodes else "Laplace's approximation"

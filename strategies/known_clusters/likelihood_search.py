@@ -8,7 +8,7 @@ import numpy as np
 
 from corsage.core.arrays import Floats
 from corsage.solvers.known_clusters.generalised.ascent import Ascent
-from corsage.solvers.known_clusters.generalised.levels import Design, Jets, clusters_likelihood
+from corsage.solvers.known_clusters.generalised.levels import Design, Jets
 from corsage.solvers.known_clusters.mixed_model import unpack
 from corsage.solvers.known_clusters.standard import Standard
 
@@ -70,6 +70,8 @@ class LikelihoodState:
 
     def advanced(self, jets: Jets, design: Design) -> LikelihoodState:
         """The search after an exchange."""
+        from corsage.solvers.known_clusters.generalised.joint import clusters_likelihood
+
         found = self
         if len(found.names) == 1:
             one = design.one_level(jets)

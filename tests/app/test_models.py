@@ -239,7 +239,7 @@ def test_a_mixture_of_one_s_own_is_one_model_everywhere(
     folder = simulate(config)
     run = corsage.load(folder)
     assert run[row].evaluate() == run[row].per_user
-    model, x = run[row].user("3"), run[row]._data()["3"].x_test
+    model, x = run[row].user("3"), run[row].users_data()["3"].x_test
     each = [state_of(model, k) for k in range(2)]
     p = [torch.softmax(of_mlp(one, model.tensor(x)), 1) for one in each]
     weights = model.state_dict()["weights"]

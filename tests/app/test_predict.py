@@ -190,7 +190,12 @@ def test_an_onnx_graph_takes_raw_samples(tmp_path: Path) -> None:
     keys = {"strategy": "fedrep", "num-users": 4, "num-rounds": 1, "run-dir": str(tmp_path)}
     run = simulate(Config.parse(keys))
     target = tmp_path / "m.onnx"
-    assert export.run([str(run), "user=2", "--out", str(target), "--format", "onnx"]) == 0
+    assert (
+        export.run(
+            [str(run), "strategy=fedrep", "user=2", "--out", str(target), "--format", "onnx"]
+        )
+        == 0
+    )
     row = corsage.load(run)["fedrep"]
     model, x = row.user(2), row.users_data()["2"].x_test
     graph = runtime.InferenceSession(str(target))

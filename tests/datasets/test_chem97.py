@@ -67,7 +67,8 @@ def test_schools_with_one_pupil(keys, frame):
     total = data.train_sizes + data.test_sizes
     assert np.array_equal(data.test_sizes, np.clip(np.rint(0.2 * total), 1, total - 1))
     everybody = simulated(dataclasses.replace(keys, test_fraction=0.0), 0, 0)
-    assert len(everybody.users) == 2410 and everybody.test_sizes.sum() == 0
+    assert len(everybody.users) == 2410 and not everybody.held_out
+    assert np.array_equal(everybody.test_sizes, everybody.train_sizes)
 
 
 def test_an_intercept_alone(keys):

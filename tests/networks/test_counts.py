@@ -182,16 +182,6 @@ def test_labels_that_are_all_alike_have_no_share_of_variance(
     assert MEASURES["r2"].pooled(counts) is None
 
 
-def test_errors_are_those_of_the_mean() -> None:
-    case = Case(2, [30, 1], 0, SQUARED)
-    error = MEASURES["mae"].error(case.counts)
-    assert error is not None
-    rows = case.users[0]
-    away = np.abs(case.u[rows, 0] - case.y[rows])
-    assert error[0] == pytest.approx(away.std(ddof=1) / math.sqrt(30))
-    assert math.isnan(error[1])
-
-
 def named(words: str, classes: int, loss: str = "cross-entropy") -> list[str]:
     """The names of the measures that are chosen."""
     return [measure.name for measure in chosen(words, classes, loss)]

@@ -38,7 +38,7 @@ def far(strategy: Strategy[Any, Any]) -> float:
 def test_the_registry_is_told_apart() -> None:
     assert len(BAD) == 2
     known = ["fedrep", "fedavg", "fedprox", "scaffold", "ditto", "pfedme", "l2gd", "ifca", "cfl"]
-    assert [*known, "fedper", "lg-fedavg", "apfl", "perfedavg", "fedbabu"] == AVERAGED
+    assert [*known, "fedper", "lg-fedavg", "apfl", "perfedavg", "fedbabu", "knn-per"] == AVERAGED
 
 
 @pytest.mark.parametrize("name", AVERAGED)
@@ -86,7 +86,7 @@ def rows_of_a_round(**keys: Any) -> tuple[Any, Any, Any]:
     class Grid(LocalGrid):
         def pull_messages(self, message_ids: Any) -> Any:
             found = list(super().pull_messages(message_ids))
-            seen.extend(m for m in found if "rows" in m.content)
+            seen.extend(m for m in found if "model" in m.content.array_records.get("rows", ()))
             return found
 
     strategy = strategy_class("fedavg")(settings("fedavg", num_rounds=1, **keys))
@@ -175,7 +175,8 @@ def test_a_mean_where_rows_are_wanted_is_dropped() -> None:
         def pull_messages(self, message_ids: Any) -> Any:
             for reply in super().pull_messages(message_ids):
                 content: Any = reply.content
-                if "rows" in content and "0" in content["config"]["users"]:
+                told = content.array_records.get("rows", {})
+                if "model" in told and "0" in content["config"]["users"]:
                     rows = decode(content.array_records.pop("rows"))
                     content["arrays"] = encode({"model": rows["model"].mean(axis=0)})
                 yield reply

@@ -154,6 +154,6 @@ def test_means_of_equal_text_share_the_first_place() -> None:
     from corsage.app.output.summary import best
 
     means = [0.98, 0.98 - 1e-12, 0.9804, 0.97]
-    rows = [{"strategy": str(m), "accuracy": {"mean": m}} for m in means]
+    rows = [{"strategy": str(m), "accuracy": {"mean": m}, "per_user": {"a": m}} for m in means]
     assert best(rows) == [True, True, True, False]
     assert not np.any(best([]))

@@ -23,10 +23,9 @@ from torch import Tensor
 from corsage.core.arrays import Floats, Ints
 from corsage.core.families import SMALLEST, Family, Row
 from corsage.solvers.known_clusters.generalised.jets import Jet, profiled
+from corsage.solvers.known_clusters.generalised.levels import functions_of
 from corsage.solvers.losses.padded import cut, pad
 
-NODES = 15
-"""Nodes of the quadrature: as many as lme4's nAGQ=15."""
 MOST_NUMBERS_AT_ONCE = 4_000_000
 """Numbers of users' rows that are held at once, in all directions of derivatives."""
 MODE_STEPS, HALVINGS = 100, 40
@@ -230,11 +229,6 @@ class Rows:
         mean = self.family.loss.mean((self.x * torch.from_numpy(theta)[user]).sum(1))
         spread = self.family.variance(mean, torch.tensor(shape, dtype=mean.dtype))
         return float((self.weight * (self.y - mean).square() / spread.clamp(min=SMALLEST**2)).sum())
-
-
-def functions_of(around: int) -> int:
-    """Functions of which users send jets, if clusters differ in so many directions."""
-    return 2 + around * (around + 1) // 2 if around else 1
 
 
 def _scores(x: Tensor, theta: Tensor) -> Tensor:

@@ -9,8 +9,9 @@ import torch
 from corsage.core.arrays import Floats, Ints
 from corsage.core.families import FAMILIES
 from corsage.solvers.known_clusters.generalised.ascent import Ascent
-from corsage.solvers.known_clusters.generalised.levels import Design, Jets, clusters_likelihood
-from corsage.solvers.known_clusters.generalised.rows import NODES, Rows
+from corsage.solvers.known_clusters.generalised.joint import clusters_likelihood
+from corsage.solvers.known_clusters.generalised.levels import NODES, Design, Jets
+from corsage.solvers.known_clusters.generalised.rows import Rows
 from corsage.solvers.known_clusters.generalised.shapes import layouts
 from tests.support.marginal import dense, joint_laplace
 
