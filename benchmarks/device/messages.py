@@ -134,7 +134,7 @@ def honest(name: str, kind: str, number: int = 0) -> Draft:
         {} if query else {k: filled(form, sizes) for k, form in cls.takes.shared.items()},
         {}
         if query
-        else {k: rows(f, sizes, len(users)) for k, f in cls.takes.rows.items() if k != WEIGHTS},
+        else {k: rows(f, sizes, len(users)) for k, f in cls.takes.rows.items() if k != UNSENT},
         cls.cohorts,
     )
 
@@ -152,7 +152,7 @@ def rows(form: Form, sizes: dict[str, int], count: int) -> Any:
     return np.stack([filled(form, sizes)] * count)
 
 
-WEIGHTS = "weights"
+UNSENT = "weights"
 """No column of the data weighs rows."""
 ALL = tuple(ALGORITHMS)
 EMPTY = ArrayRecord()

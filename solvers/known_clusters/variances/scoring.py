@@ -47,7 +47,7 @@ START: Floats = np.geomspace(1e-4, 1e2, 13)
 """Variances over sigma^2 of all levels where the search begins: the best of these."""
 FACTORED = 40
 """With more numbers than these a factor is faster than eigenvalues."""
-NO_CURVATURE = 1e-9
+LEAST_BEND = 1e-9
 """Directions with less curvature, in numbers of equal curvature, are none."""
 
 
@@ -344,7 +344,7 @@ def solved(slope: Floats, curvature: Floats, damping: float) -> tuple[Floats, fl
     if len(slope) > FACTORED and (move := factored(alike, scale * slope)) is not None:
         return -scale * move, float(move @ (scale * slope) / 2)
     values, vectors = np.linalg.eigh(alike)
-    told = values > NO_CURVATURE  # sizes of groups have a direction in which nothing changes
+    told = values > LEAST_BEND  # sizes of groups have a direction in which nothing changes
     along = np.where(told, vectors.T @ (scale * slope), 0.0)
     safe = np.where(told, values, 1.0)
     return -scale * (vectors @ (along / safe)), float(np.sum(along**2 / safe) / 2)
@@ -355,7 +355,7 @@ def factored(matrix: Floats, slope: Floats) -> Floats | None:
     from scipy.linalg import cho_solve
 
     try:
-        np.linalg.cholesky(matrix - NO_CURVATURE * np.eye(len(slope)))
+        np.linalg.cholesky(matrix - LEAST_BEND * np.eye(len(slope)))
         factor = np.linalg.cholesky(matrix)
     except np.linalg.LinAlgError:
         return None
