@@ -20,7 +20,7 @@ from corsage.core.losses import LOGISTIC, Function, Link, ScalarLoss
 
 SMALLEST = 1e-37
 """The least mean, or label, of which a logarithm is taken; a float32, too."""
-LEAST_SHARE = 1e-12
+LEAST_CHANCE = 1e-12
 """The same of a share."""
 MOST_SHAPE = 25.0
 """Logarithm of a shape: of larger ones rounding is all that tells them apart."""
@@ -142,7 +142,7 @@ BINOMIAL_LOSS = _deviance(
     lambda u, y: torch.sigmoid(u) - y,
     lambda u, y: torch.sigmoid(u) * torch.sigmoid(-u),
     mean=torch.sigmoid,
-    link=lambda mean: torch.logit(mean, LEAST_SHARE),
+    link=lambda mean: torch.logit(mean, LEAST_CHANCE),
 )
 
 BERNOULLI = Family(

@@ -30,7 +30,7 @@ ROUNDED_BY = {"float64": 1e-5, "float32": 1e-2}
 KEPT_POINTS = 64
 """Points of a user that are remembered, the last ones, of each fold."""
 NEGATIVE = "its loss is negative"
-TOO_LARGE = "its numbers are too large to be squared"
+BEYOND_SQUARES = "its numbers are too large to be squared"
 WRONG_HESSIAN = "its Hessian is not between 0 and its own bound"
 CONTRARY = "its values and slopes contradict each other"
 LOW = "its minimum is above values that it gave"
@@ -164,7 +164,7 @@ class Disproof:
         huge = np.any(
             [(np.abs(a) > LARGEST_NUMBER).any(2) for a in (new.x, new.g, new.f[..., None])], 0
         )
-        self.blame(rows, huge.any(1), TOO_LARGE)
+        self.blame(rows, huge.any(1), BEYOND_SQUARES)
         x, g = (np.where(huge[..., None], np.nan, a) for a in (new.x, new.g))
         new = Points(x, np.where(huge, np.nan, new.f), g)
         known = new.spread(rows, len(self.users))
