@@ -64,7 +64,7 @@ class Spent:
     workers: float
 
 
-def run() -> list[Measure]:
+def run() -> Iterator[Measure]:
     """Both apps on the same devices, and the same run in this process."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # nothing stays running
     with tempfile.TemporaryDirectory(prefix="rounds") as scratch, deployed(Path(scratch)) as site:
@@ -83,11 +83,10 @@ def run() -> list[Measure]:
         f"and its worker {ours.workers / total:.2f}; a device without a run {idle:.3f} of a core"
     )
     whole = f"with the start of the run and introductions {ours.seconds / ROUNDS:.1f} s a round"
-    return [
-        Measure("a round: wall-clock", (ends[-1] - ends[0]) / (ROUNDS - 1), SECONDS, "s", whole),
-        Measure("a message: CPU beyond Flower's own", beyond, CPU, "s", words),
-        Measure("numbers beside those in process", far, 1e-5, "apart"),
-    ]
+    clock = (ends[-1] - ends[0]) / (ROUNDS - 1)
+    yield Measure("a round: wall-clock", clock, SECONDS, "s", whole)
+    yield Measure("a message: CPU beyond Flower's own", beyond, CPU, "s", words)
+    yield Measure("numbers beside those in process", far, 1e-5, "apart")
 
 
 @contextmanager

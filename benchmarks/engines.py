@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from pathlib import Path
@@ -167,14 +167,13 @@ def rounds(config: Config, laps: Laps, folder: str, grid: Grid) -> None:
     strategy.start(grid)
 
 
-def local(name: str, hidden: str, target: float) -> list[Measure]:
+def local(name: str, hidden: str, target: float) -> Iterator[Measure]:
     """The engine in this process, with a node for each user: training messages.
 
     Once as a strategy runs by itself, and once as `simulate` runs it: in a run folder, with a
     checkpoint each round and a file for what a user keeps.
     """
     config, cls = settings("local", USERS, hidden), client_class(ALGORITHM)
-    found = []
     beside = f"client.respond called by hand takes {direct(config):.2f} ms"
     for where in ("", ", in a run folder"):
         laps = Laps("cpu", sum)
@@ -186,8 +185,7 @@ def local(name: str, hidden: str, target: float) -> list[Measure]:
             for door in DOORS.values():  # timed ones in place of those of the base
                 delattr(cls, door)
         cost = 1e3 * median(laps.beyond[False]) / USERS
-        found.append(Measure(f"local, {name}{where}", cost, target, "ms/message", beside))
-    return found
+        yield Measure(f"local, {name}{where}", cost, target, "ms/message", beside)
 
 
 def direct(config: Config) -> float:
@@ -267,6 +265,8 @@ def flower_rounds(found: dict[str, list[float]], grid: Grid) -> None:
         found["exchange"].append(time.perf_counter() - begin)
 
 
-def run() -> list[Measure]:
+def run() -> Iterator[Measure]:
     """Both engines."""
-    return [*local("52 kB", SMALL, 0.3), *local("1 MB", LARGE, 1.0), *on_ray()]
+    yield from local("52 kB", SMALL, 0.3)
+    yield from local("1 MB", LARGE, 1.0)
+    yield from on_ray()

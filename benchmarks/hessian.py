@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -41,14 +41,15 @@ USERS, EXACT, COST, REPEATS, EPOCHS = 10, 1e-3, 1.2, 5, (3, 30)
 MODELS = {"MLP": ModelKeys(model="mlp"), "LeNet-5": ModelKeys(model="lenet")}
 
 
-def run() -> list[Measure]:
+def run() -> Iterator[Measure]:
     """Both models, little trained and much."""
-    return [measure for name, keys in MODELS.items() for measure in of_model(name, keys)]
+    for name, keys in MODELS.items():
+        yield from of_model(name, keys)
 
 
-def of_model(name: str, keys: ModelKeys) -> list[Measure]:
+def of_model(name: str, keys: ModelKeys) -> Iterator[Measure]:
     """Errors of one model after so many epochs, and what products cost."""
-    data, found = users(), []
+    data = users()
     if keys.model == "lenet":
         data = data.over(F.interpolate(data.x, (28, 28)))
     net = build_network(keys, tuple(data.x.shape[1:]), 10, 0)
@@ -60,12 +61,12 @@ def of_model(name: str, keys: ModelKeys) -> list[Measure]:
         with training(net):
             exact, hf = (float(np.median(each)) for each in errors(net, losses, w))
         said = f"by differences (hf) {hf:.2g}; medians of {sum(losses.active)} products"
-        found.append(Measure(f"{name}, {epochs} epochs: relative error", exact, EXACT, "", said))
+        yield Measure(f"{name}, {epochs} epochs: relative error", exact, EXACT, "", said)
     with training(net):
         theta = torch.from_numpy(np.tile(net.initial, (USERS, 1)))
         ours, two = (cost(way, losses, theta) for way in (by_autograd, by_differences))
     said = f"CPU ms a product and user: exact {ours:.2f}, two gradients {two:.2f}"
-    return [*found, Measure(f"{name}: CPU seconds", ours / two, COST, "of two gradients", said)]
+    yield Measure(f"{name}: CPU seconds", ours / two, COST, "of two gradients", said)
 
 
 def errors(net: Network, losses: StackedLosses, w: Any) -> tuple[list[float], list[float]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from rich import box
@@ -37,6 +38,12 @@ class Measure:
             return self.measured >= self.target
         return self.measured <= self.target
 
+    @property
+    def line(self) -> str:
+        """The measure in one line, for when it is there."""
+        miss = "" if self.met else f"  MISS ({number(self.target)})"
+        return f"{self.name}: {number(self.measured)} {self.unit}{miss}"
+
     def as_json(self) -> dict[str, Any]:
         """The measure as the JSON file has it."""
         return {**vars(self), "ratio": self.measured / self.target, "met": self.met}
@@ -47,7 +54,8 @@ def table(title: str, measures: Sequence[Measure]) -> Table:
     look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "header_style": "dim"}
     shown = Table(title=title, pad_edge=False, **look)
     for name in ("", "target", "measured", "", "ratio", ""):
-        shown.add_column(name, justify="right" if name else "left", no_wrap=True)
+        place = len(shown.columns)  # names wrap, where a terminal is narrow; numbers do not
+        shown.add_column(name, justify="right" if name else "left", no_wrap=place > 0)
     for measure in measures:
         shown.add_row(
             Text(measure.name),
@@ -57,10 +65,16 @@ def table(title: str, measures: Sequence[Measure]) -> Table:
             f"{measure.measured / measure.target:.2f}",
             Text("pass", "green") if measure.met else Text("MISS", "bold red"),
         )
-    beside = {measure.beside: measure.name for measure in reversed(measures) if measure.beside}
-    notes = [f"{name.partition(':')[0]}: {words}" for words, name in reversed(beside.items())]
-    shown.caption, shown.caption_justify = Text("\n".join(notes)), "left"
+    shown.caption, shown.caption_justify = Text("\n".join(notes(measures))), "left"
     return shown
+
+
+def notes(measures: Sequence[Measure]) -> Iterator[str]:
+    """What is beside, under the name of its line, or what the names of several have in common."""
+    for words, group in groupby(measures, lambda measure: measure.beside):
+        names = [measure.name for measure in group]
+        if words:
+            yield f"{names[0] if len(names) == 1 else names[0].partition(':')[0]}: {words}"
 
 
 def number(value: float) -> str:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -123,11 +123,11 @@ def watched(words: list[str], peak: P) -> P:
     return peak
 
 
-def run(strategies: tuple[str, ...] = STRATEGIES, words: Sequence[str] = WORDS) -> list[Measure]:
+def run(
+    strategies: tuple[str, ...] = STRATEGIES, words: Sequence[str] = WORDS
+) -> Iterator[Measure]:
     """The peak of each strategy."""
-    found = []
     for name in strategies:
         peak = watched([f"num-rounds={ROUNDS}", *words, f"strategy={name}"], Peak())
         title = f"{name}, 1,000 users, 2 Ray workers"
-        found.append(Measure(title, peak.total, LIMIT, "MB", peak.words()))
-    return found
+        yield Measure(title, peak.total, LIMIT, "MB", peak.words())

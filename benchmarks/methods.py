@@ -17,7 +17,7 @@ so users have what they keep, clusters and variates as in any run. FedRep has it
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import wraps
@@ -157,12 +157,10 @@ def bare_case(config: Config, samples: int) -> user_round.Case:
     return user_round.Case("", "fedavg", config.model, samples, config.train, "bare", LIMIT)
 
 
-def run(names: list[str] | None = None, models: list[str] | None = None) -> list[Measure]:
+def run(names: list[str] | None = None, models: list[str] | None = None) -> Iterator[Measure]:
     """All methods on both models."""
     names = names or [name for name in ALGORITHMS if name not in APART]
     cases = [(name, variant) for name in names for variant in ("", *VARIANTS.get(name, {}))]
-    found = []
     for model in models or list(MODELS):
         say(f"{len(cases)} methods on {model}")
-        found += [measure(name, model, variant) for name, variant in cases]
-    return found
+        yield from (measure(name, model, variant) for name, variant in cases)

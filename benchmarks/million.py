@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ import numpy as np
 
 from corsage.benchmarks.measure import Measure
 from corsage.core.errors import CorsageError
+from corsage.experiments.runner import say
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 EACH, TRAIN = 20, 16
@@ -36,7 +38,11 @@ AT_ONCE = 10_000
 ROUNDS, FIRST = 24, 4
 """Rounds, and the first that counts: evaluations are in the last ten."""
 TRAINED = "training"
-START, SLOPE, PEAK, FILES, REPORT, MIXED = 60.0, 0.1, 4.0, 10, 3.0, 60.0
+SLOPE, MIXED = 0.1, 60.0
+LAST = (
+    ("start", 60.0, "CPU s"), ("peak", 4.0, "GB"), ("files", 10, ""), ("report", 3.0, "MB"),
+)  # fmt: skip
+"""What the run with the most users takes, at most."""
 FEDREP: dict[str, Any] = {
     "strategy": "fedrep",
     "num-rounds": ROUNDS,
@@ -155,24 +161,22 @@ def slope(costs: dict[int, float]) -> float:
     return float(np.polyfit(x, y, 1)[0])
 
 
-def run(sizes: tuple[int, ...] = SIZES) -> list[Measure]:
+def run(sizes: tuple[int, ...] = SIZES) -> Iterator[Measure]:
     """All cases; of the largest what it takes in all."""
+    most, each = f"{sizes[-1]:,} users", dict[int, float]()
     with tempfile.TemporaryDirectory() as folder:
-        found = {users: measured(users, FEDREP, Path(folder)) for users in sizes}
         mixed = measured(sizes[-1], MIXED_MODEL, Path(folder))
-    each = {users: statistics.median(own["rounds"][FIRST:]) for users, own in found.items()}
-    last, most = found[sizes[-1]], f"{sizes[-1]:,} users"
-    costs = ", ".join(f"{users:,}: {1e3 * cost:.0f}" for users, cost in each.items())
+        told = f"CPU s until solved {mixed['solved']:.0f}; peak {mixed['peak']:.1f} GB"
+        yield Measure(f"mixed-model, {most}", mixed["all"], MIXED, "CPU s", told)
+        for users in sizes:
+            last = measured(users, FEDREP, Path(folder))
+            each[users] = statistics.median(last["rounds"][FIRST:])
+            say(f"{users:,} users: CPU ms a round {1e3 * each[users]:.0f}")
     whole = f"CPU s in all {last['all']:.0f}, of which results {last['all'] - last['solved']:.0f}"
-    told = f"CPU s until solved {mixed['solved']:.0f}; peak {mixed['peak']:.1f} GB"
-    return [
-        Measure("training round: slope", slope(each), SLOPE, "", f"CPU ms a round: {costs}"),
-        Measure(f"start, {most}", last["start"], START, "CPU s", whole),
-        Measure(f"peak, {most}", last["peak"], PEAK, "GB", whole),
-        Measure(f"files a strategy, {most}", last["files"], FILES, "", whole),
-        Measure(f"report, {most}", last["report"], REPORT, "MB", whole),
-        Measure(f"mixed-model, {most}", mixed["all"], MIXED, "CPU s", told),
-    ]
+    costs = ", ".join(f"{users:,}: {1e3 * cost:.0f}" for users, cost in each.items())
+    yield Measure("training round: slope", slope(each), SLOPE, "", f"CPU ms a round: {costs}")
+    for name, limit, unit in LAST:
+        yield Measure(f"{name}, {most}", last[name], limit, unit, whole)
 
 
 if __name__ == "__main__":

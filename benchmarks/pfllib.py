@@ -21,7 +21,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,17 +156,15 @@ def peak_memory() -> float:
     raise CorsageError("pfllib: /proc/self/status has no VmHWM; peak memory needs Linux.")
 
 
-def run(cases: list[Case] | None = None) -> list[Measure]:
+def run(cases: list[Case] | None = None) -> Iterator[Measure]:
     """Time first, then memory and accuracy."""
     cases = cases or CASES
-    found = []
     for number, case in enumerate(cases, 1):
         say(f"[{number}/{len(cases)}] {case.title}: {case.turns} rounds and bare loops")
-        found.append(speed(case))
+        yield speed(case)
     for number, case in enumerate(cases, 1):
         say(f"[{number}/{len(cases)}] {case.title}: a process of its own")
-        found += whole(case)
-    return found
+        yield from whole(case)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ its softmax regression the log-softmax of the outputs is left, which thus takes 
 `pixels through log-softmax` is the plain loop with that, and nothing else, changed. PFLlib's
 `Local` is not split, and learns what the plain loop learns.
 
-    python -m corsage.benchmarks.pfllib_split [FILE.npz]
+    python -m corsage.benchmarks pfllib-split [FILE.npz]
 
 FILE has `x_train` (bytes), `y_train`, `client_train` and the same of `test`, PFLlib's own split;
 without it MNIST is dealt by `partition=dirichlet-by-class`. Accuracies are over all test samples.
@@ -14,8 +14,6 @@ without it MNIST is dealt by `partition=dirichlet-by-class`. Accuracies are over
 
 from __future__ import annotations
 
-import logging
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +27,7 @@ from corsage.app.simulation import simulate
 from corsage.core.configuration.config import Config
 from corsage.datasets.dealing.federated import simulated
 from corsage.experiments.runner import say
+from corsage.experiments.words import Parser
 
 SEEDS, ROUNDS, RATE, BATCH = (0, 1), 3, 0.005, 10
 User = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -113,10 +112,12 @@ def corsage(users: Sequence[User], seed: int) -> list[float]:
     return [float(run["fedavg"].over_samples) for run in runs]
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str]) -> int:
     """Print the three, seed by seed: accuracies after each round."""
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    users = shipped(Path(words[0])) if words else dealt()
+    parser = Parser("python -m corsage.benchmarks pfllib-split")
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE.npz", help="PFLlib's split")
+    file = parser.parse_args(words).file
+    users = shipped(file) if file else dealt()
     sizes = sorted(len(user[1]) + len(user[3]) for user in users)
     say(f"{len(users)} users, {sizes[0]:,} to {sizes[-1]:,} samples")
     for seed in SEEDS:
@@ -129,7 +130,4 @@ def main(words: Sequence[str]) -> None:
             ),
         ):
             print(f"seed {seed}  {name:28}" + "  ".join(f"{value:.3f}" for value in found))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    return 0

@@ -15,7 +15,7 @@ images, twelve steps each, by turns with the same round under a plain mean.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from statistics import mean, median
 from typing import Any
@@ -72,10 +72,9 @@ def accuracy(strategy: str, keys: dict[str, Any], seed: int, attack: bool) -> fl
     return 0.0
 
 
-def saved(problem: str, strategy: str, seeds: Sequence[int]) -> list[Measure]:
+def saved(problem: str, strategy: str, seeds: Sequence[int]) -> Iterator[Measure]:
     """Each rule's loss of accuracy under the attack, beside what it costs without one."""
-    keys, measures = PROBLEMS[problem], list[Measure]()
-    clean = 0.0
+    keys, clean = PROBLEMS[problem], 0.0
     for rule, own in RULES.items():
         quiet, loud = (
             [accuracy(strategy, {**keys, **own}, seed, attack) for seed in seeds]
@@ -85,9 +84,7 @@ def saved(problem: str, strategy: str, seeds: Sequence[int]) -> list[Measure]:
         words = f"without an attack {mean(quiet):.1f} %, under it {mean(loud):.1f} %"
         words += f" ({min(loud):.1f} to {max(loud):.1f})"
         title = f"{problem}, {strategy}, {rule}"
-        measures.append(Measure(title, clean - mean(loud), POINTS, "points lost", words))
-        say(f"{title}: {words}")
-    return measures
+        yield Measure(title, clean - mean(loud), POINTS, "points lost", words)
 
 
 def seconds(rule: dict[str, Any]) -> Measure:
@@ -135,11 +132,12 @@ def run(
     problems: Sequence[str] = tuple(PROBLEMS),
     strategies: Sequence[str] = ("fedavg", "fedrep"),
     seeds: Sequence[int] = SEEDS,
-) -> list[Measure]:
+) -> Iterator[Measure]:
     """All of it."""
-    found = [m for p in problems for s in strategies for m in saved(p, s, seeds)]
+    for problem in problems:
+        for strategy in strategies:
+            yield from saved(problem, strategy, seeds)
     for name, rule in RULES.items():
         if rule:
             say(f"a round of 100 users, robust={name}")
-            found.append(seconds(rule))
-    return found
+            yield seconds(rule)

@@ -179,14 +179,12 @@ def played(
     return clock.now, strategy, result, grid
 
 
-def run() -> list[Measure]:
+def run() -> Iterator[Measure]:
     """Every case beside the same run of six honest devices."""
-    measures = []
     for case in CASES:
         keys = {key.replace("-", "_"): value for key, value in case.keys.items()}
         honest = played(usual, **keys)[0]
         seconds = played(case.seconds, **keys)[0]
         cost, one = seconds - honest, honest / ROUNDS
         told = f"{ROUNDS} rounds: honest {honest:.0f} s, so {seconds:.0f} s; a round {one:.0f} s"
-        measures.append(Measure(case.name, cost / one, case.target, "round times", told))
-    return measures
+        yield Measure(case.name, cost / one, case.target, "round times", told)

@@ -131,9 +131,10 @@ LAYOUTS: dict[str, Callable[[Path], Layout]] = {
 }
 
 
-def run() -> list[Measure]:
+def run() -> Iterator[Measure]:
     """All layouts, at all sizes, in turn."""
-    return [measure for users, rounds in CASES for measure in case(users, rounds)]
+    for users, rounds in CASES:
+        yield from case(users, rounds)
 
 
 def case(users: int, rounds: int) -> Iterator[Measure]:

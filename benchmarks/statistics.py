@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,7 +77,7 @@ def distance(found: Any, wanted: Any) -> float:
     return float(np.max(np.abs(ours - theirs) / np.abs(theirs)))
 
 
-def compared(name: str, found: dict[str, Any], wanted: Reference) -> list[Measure]:
+def compared(name: str, found: dict[str, Any], wanted: Reference) -> Iterator[Measure]:
     """Variances, estimates and errors of one model."""
     ours = {one["level"]: one["variance"] for one in found["variances"]}
     theirs = {"residual": wanted.scale, "user": wanted.user, "cluster": wanted.cluster}
@@ -86,16 +87,14 @@ def compared(name: str, found: dict[str, Any], wanted: Reference) -> list[Measur
         "errors": ([c["se"] for c in found["coefficients"]], wanted.errors),
     }
     beside = ", ".join(f"{level} {value:.4f}" for level, value in ours.items())
-    return [
-        Measure(f"{name}: {what}", distance(*pair), TARGET, "relative", beside)
-        for what, pair in parts.items()
-    ]
+    for what, pair in parts.items():
+        yield Measure(f"{name}: {what}", distance(*pair), TARGET, "relative", beside)
 
 
-def run() -> list[Measure]:
+def run() -> Iterator[Measure]:
     """Random intercepts of schools, and of schools in sectors."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    data, found = schools(), list[Measure]()
+    data = schools()
     with tempfile.TemporaryDirectory() as folder:
         file = written(data, Path(folder))
         z = data.x[:, -1:]
@@ -105,5 +104,4 @@ def run() -> list[Measure]:
         ):
             wanted = reference(data.x, data.y, z, data.school, cluster)
             ours = summary(strategy, file, **{"mixed-random": "intercept"})
-            found += compared(name, ours, wanted)
-    return found
+            yield from compared(name, ours, wanted)

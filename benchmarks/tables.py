@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +33,15 @@ TARGETS = {
 """Percent right, and RMSE."""
 
 
-def run() -> list[Measure]:
+def run() -> Iterator[Measure]:
     """All measures."""
     with tempfile.TemporaryDirectory() as folder:
-        return [*learnt(Path(folder)), reading(Path(folder))]
+        yield from learnt(Path(folder))
+        yield reading(Path(folder))
 
 
-def learnt(folder: Path) -> list[Measure]:
+def learnt(folder: Path) -> Iterator[Measure]:
     """What methods learn of four tables."""
-    found = []
     for name, numbers in (("breast-cancer", False), ("wine", False), ("iris", False),
                           ("diabetes", True)):  # fmt: skip
         scores = [scores_of(folder, name, numbers, deal) for deal in range(DEALS)]
@@ -51,10 +51,7 @@ def learnt(folder: Path) -> list[Measure]:
             unit = "RMSE" if numbers else "% right"
             each = ", ".join(f"{value:.1f}" for value in values)
             merit = not numbers
-            found.append(
-                Measure(f"{name}: {row}", float(np.mean(values)), target, unit, each, merit)
-            )
-    return found
+            yield Measure(f"{name}: {row}", float(np.mean(values)), target, unit, each, merit)
 
 
 def scores_of(folder: Path, name: str, numbers: bool, deal: int) -> dict[str, float]:

@@ -3,25 +3,25 @@
 All variants take the same SGD steps on the same random data of Fashion-MNIST's shape. They run by
 turns in one process with one thread; the median of the ratios is what counts.
 
-    python -m corsage.benchmarks.user_round
+    python -m corsage.benchmarks user-round
 """
 
 from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+from corsage.benchmarks.measure import Measure
+from corsage.benchmarks.turns import one_thread
 from corsage.core.configuration.key_groups import ModelKeys, TrainKeys
 from corsage.core.seeding import generator
 from corsage.networks.batches import Examples, Order
@@ -52,17 +52,6 @@ CASES = [
     Case("FedRep, MLP 784-200-10", "fedrep", MLP, 500, PAPER, "usual", 1 / 7),
     Case("FedRep, LeNet-5", "fedrep", LENET, 500, PAPER, "usual", 1 / 6),
 ]
-
-
-@dataclass(frozen=True)
-class Row:
-    """CPU seconds of one user and round, and Corsage's share of the loop it is held against."""
-
-    case: Case
-    usual: float
-    bare: float
-    corsage: float
-    ratio: float
 
 
 def plain_model(keys: ModelKeys) -> nn.Sequential:
@@ -151,7 +140,7 @@ def cpu(work: Callable[[], None]) -> float:
     return (time.process_time() - start) / USERS
 
 
-def measure(case: Case, turns: int) -> Row:
+def measure(case: Case, turns: int) -> Measure:
     """Run the three variants by turns; medians of seconds and of ratios."""
     rng = generator(0, "benchmark")
     n = USERS * case.samples
@@ -162,38 +151,15 @@ def measure(case: Case, turns: int) -> Row:
     times = []
     for turn in range(turns + 1):
         mine = cpu(lambda turn=turn: corsage(case, network, data, turn))  # type: ignore[misc]
-        times.append(
-            (cpu(lambda: usual(case, model, data)), cpu(lambda: bare(case, model, data)), mine)
-        )
-    usuals, bares, mines = zip(*times[1:], strict=True)
-    held = usuals if case.against == "usual" else bares
-    ratio = median(m / h for m, h in zip(mines, held, strict=True))
-    return Row(case, median(usuals), median(bares), median(mines), ratio)
+        loops = (cpu(lambda: usual(case, model, data)), cpu(lambda: bare(case, model, data)))
+        times.append((*loops, mine))
+    named = dict(zip(("usual", "bare", "Corsage"), zip(*times[1:], strict=True), strict=True))
+    ratio = median(m / h for m, h in zip(named["Corsage"], named[case.against], strict=True))
+    words = ", ".join(f"{name} {1e3 * median(each):.1f}" for name, each in named.items())
+    return Measure(case.name, ratio, case.target, f"of {case.against}", f"CPU ms: {words}")
 
 
-def run(turns: int = 3, cases: list[Case] | None = None) -> list[Row]:
+def run(turns: int = 3) -> Iterator[Measure]:
     """Measure all cases with one torch thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return [measure(case, turns) for case in cases or CASES]
-    finally:
-        torch.set_num_threads(threads)
-
-
-def report(rows: list[Row], console: Console | None = None) -> None:
-    """A table with the bare loop's bound beside each."""
-    table = Table(title=f"one user-round, CPU milliseconds ({USERS} users on a node)")
-    for name in ("", "usual loop", "bare loop", "Corsage", "of usual", "of bare", "target"):
-        table.add_column(name, justify="left" if not name else "right")
-    for row in rows:
-        held = f"{row.ratio:.3f} <= {row.case.target:.3f} of {row.case.against}"
-        style = "green" if row.ratio <= row.case.target else "red"
-        seconds = [f"{1e3 * s:.1f}" for s in (row.usual, row.bare, row.corsage)]
-        shares = [f"{row.corsage / row.usual:.3f}", f"{row.corsage / row.bare:.3f}"]
-        table.add_row(row.case.name, *seconds, *shares, f"[{style}]{held}[/]")
-    (console or Console()).print(table)
-
-
-if __name__ == "__main__":
-    report(run())
+    with one_thread():
+        yield from (measure(case, turns) for case in CASES)

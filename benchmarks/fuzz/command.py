@@ -1,4 +1,4 @@
-"""`python -m corsage.benchmarks fuzz [--attacks N] [--seed S]`: hostile replies to all strategies.
+"""Hostile replies to all strategies: `python -m corsage.benchmarks fuzz [--attacks N] [--seed S]`.
 
 One reply of a run of each strategy is changed, and goes through Flower's protobuf; the server must
 drop its users and name them, or end the round in one line with the state as it was before, or go

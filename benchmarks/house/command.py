@@ -1,4 +1,4 @@
-"""Print what a checkout looks like as a house: `python -m corsage.benchmarks house`.
+"""Print what a checkout looks like as a house: lines, rooms, words, and what one must know.
 
 With `--against CHECKOUT` the numbers of another one stand beside them. `--check` compares what may
 not grow with the limits in `benchmarks/house.toml`: a line for each figure beyond, exit code 1.

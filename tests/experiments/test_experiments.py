@@ -6,18 +6,19 @@ import json
 import math
 import os
 from importlib import import_module
-from io import BytesIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.image import imread
+from rich.console import Console
 
 from corsage.app.report.plots import LIGHT
 from corsage.benchmarks import __main__ as benchmarks
 from corsage.benchmarks import engines
-from corsage.benchmarks.measure import Measure, number
+from corsage.benchmarks.measure import Measure, number, table
 from corsage.benchmarks.memory import family, proportional
 from corsage.clients import client_class
 from corsage.core.errors import ConfigError
@@ -155,12 +156,34 @@ def test_benchmarks_by_name(
 ) -> None:
     assert benchmarks.main(["engine"]) == 2
     assert "Did you mean engines?" in capsys.readouterr().err
-    measure = Measure("cost", 1.0, 2.0, "s", "bare 0.5 s")
-    monkeypatch.setitem(benchmarks.BENCHMARKS, "engines", lambda: [measure])
+    measures = [Measure("cost", 1.0, 2.0, "s", "bare 0.5 s"), Measure("lost", 3.0, 2.0, "s")]
+    monkeypatch.setattr(engines, "run", lambda: iter(measures))
     assert benchmarks.main(["engines", "--json", str(tmp_path / "b.json")]) == 0
-    assert "pass" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "pass" in shown.out
+    assert "MISS" in shown.out
+    assert shown.err.splitlines()[1:] == ["cost: 1 s", "lost: 3 s  MISS (2)"]
     written = json.loads((tmp_path / "b.json").read_text())
     assert written["benchmarks"]["engines"][0]["met"] is True
+
+
+def test_benchmarks_without_a_name_are_listed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benchmarks, "run", lambda *_: pytest.fail("one was run"))
+    assert benchmarks.main([]) == 0
+    shown = capsys.readouterr().out
+    for name in (*benchmarks.MINUTES, *benchmarks.COMMANDS):
+        assert f"\n{name} " in shown
+    assert "Cost of an engine beyond the users' own work" in shown
+
+
+def test_a_table_of_benchmarks_fits_a_terminal() -> None:
+    measures = [Measure("a name that is long " * 4, 0.0001234, 0.01, "of the bare loop", "so")]
+    shown = StringIO()
+    Console(file=shown, width=80).print(table("title", measures))
+    assert "0.000123" in shown.getvalue()
+    assert "pass" in shown.getvalue()
 
 
 @pytest.mark.parametrize(
