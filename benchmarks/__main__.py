@@ -9,15 +9,16 @@ import ast
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from corsage.app.output.usage import complain
-from corsage.benchmarks.measure import Measure, table
+from corsage.benchmarks.measure import table
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import write_atomically
 from corsage.core.keys import nearest
@@ -65,10 +66,8 @@ COMMANDS = {
 
 def main(words: list[str]) -> int:
     """List the benchmarks, or run some; 0, or 2 for a user's mistake, 1 for a failed run."""
-    logging.getLogger("flwr").setLevel(logging.ERROR)
     if words and words[0] in COMMANDS:
-        command = import_module(f"corsage.benchmarks.{module(words[0])}")
-        return int(command.main(words[1:]))
+        return int(loaded(words[0]).main(words[1:]))
     try:
         names, file = parse(words)
         if not names:
@@ -122,6 +121,13 @@ def module(name: str) -> str:
     return COMMANDS.get(name, name.replace("-", "_"))
 
 
+def loaded(name: str) -> Any:
+    """A benchmark's module. Flower, which sets its level when it is imported, is silenced."""
+    found = import_module(f"corsage.benchmarks.{module(name)}")
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    return found
+
+
 def keep(found: dict[str, list[dict[str, object]]], file: str) -> None:
     """Write what there is so far, if it is to be written anywhere."""
     if file:
@@ -133,8 +139,7 @@ def run(name: str, found: list[dict[str, object]], written: Callable[[], None]) 
     """Run one benchmark and print its table; `written` is called after each case."""
     print(f"{name} ...", file=sys.stderr, flush=True)
     measures = []
-    benchmark: Iterator[Measure] = import_module(f"corsage.benchmarks.{module(name)}").run()
-    for measure in benchmark:
+    for measure in loaded(name).run():
         measures.append(measure)
         found.append(measure.as_json())
         written()

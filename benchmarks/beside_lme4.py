@@ -8,7 +8,6 @@ Where statsmodels has the same kind of model its CPU seconds are beside.
 
 from __future__ import annotations
 
-import logging
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -212,7 +211,6 @@ def statsmodels_seconds() -> Iterator[Measure]:
 
 def run() -> Iterator[Measure]:
     """All tables."""
-    logging.getLogger("flwr").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:
         for model in MODELS:
             yield from measured(model, Path(folder))

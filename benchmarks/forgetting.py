@@ -7,7 +7,6 @@ in which the run is written anew, as a share of those of the run without the sch
 from __future__ import annotations
 
 import io
-import logging
 import tempfile
 import time
 from collections.abc import Iterator
@@ -31,7 +30,6 @@ SAME = {"none": 1e-10, "user": 1e-10, "federated": 1e-5}
 
 def run() -> Iterator[Measure]:
     """With all scales."""
-    logging.getLogger("flwr").setLevel(logging.ERROR)
     for scale in SAME:
         yield from compared(scale)
 

@@ -11,7 +11,6 @@ variances. Both are said, with that Hessian by differences in a few lines of num
 
 from __future__ import annotations
 
-import logging
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -186,7 +185,6 @@ def hessian(f: Callable[[Floats], float], at: Floats, steps: Floats) -> Floats:
 
 def run() -> Iterator[Measure]:
     """All tables."""
-    logging.getLogger("flwr").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:
         for table in INTERCEPTS:
             yield from intercepts(table, Path(folder))

@@ -7,7 +7,6 @@ absolute one.
 
 from __future__ import annotations
 
-import logging
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,7 +92,6 @@ def compared(name: str, found: dict[str, Any], wanted: Reference) -> Iterator[Me
 
 def run() -> Iterator[Measure]:
     """Random intercepts of schools, and of schools in sectors."""
-    logging.getLogger("flwr").setLevel(logging.ERROR)
     data = schools()
     with tempfile.TemporaryDirectory() as folder:
         file = written(data, Path(folder))

@@ -7,7 +7,6 @@ whole run in this process, shapes chosen and neighbours compared, without interv
 
 from __future__ import annotations
 
-import logging
 import tempfile
 import time
 from collections.abc import Iterator
@@ -81,7 +80,6 @@ def seconds(table: Table, folder: Path) -> float:
 
 def run() -> Iterator[Measure]:
     """All tables."""
-    logging.getLogger("flwr").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:
         seconds(FIRST, Path(folder))
         for table in TABLES:
