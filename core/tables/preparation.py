@@ -88,7 +88,7 @@ class Preparation:
     missing : what is done about missing cells: `refuse`, `mean` or `flag`.
     scaling : whose mean and spread count: `federated`, `user` (of each its own) or `none`.
     shift, scale : for each input: the model's is `(input - shift) * scale`.
-    numbers : whether labels are numbers, which are held in double precision, as inputs are then.
+    numbers : whether labels are numbers.
     """
 
     columns: tuple[Column, ...]

@@ -35,7 +35,7 @@ def prepared(data: FederatedData, preparation: Preparation) -> FederatedData:
     labels, count = labels_of(data, preparation)
     return replace(
         data,
-        x=scaled_by_user(data, inputs, preparation, own) if own else preparation.scaled(inputs),
+        x=scaled_by_user(data, inputs, own) if own else preparation.scaled(inputs),
         y=labels if own is None else labels_by_user(data, labels, own),
         num_classes=count,
         shift=0.0,
@@ -80,13 +80,10 @@ def each_row(data: FederatedData) -> Array:
     return np.repeat(np.arange(len(data.users)), data.bounds[:, 2] - data.bounds[:, 0])
 
 
-def scaled_by_user(
-    data: FederatedData, inputs: Floats, preparation: Preparation, own: OwnScales
-) -> Array:
-    """Inputs, each by its user's shift and scale."""
+def scaled_by_user(data: FederatedData, inputs: Floats, own: OwnScales) -> Array:
+    """Inputs, each by its user's shift and scale, with all digits that the data have."""
     who = each_row(data)
-    found = (inputs - own.shift[who]) * own.scale[who]
-    return found if preparation.numbers else found.astype(np.float32)
+    return (inputs - own.shift[who]) * own.scale[who]
 
 
 def labels_by_user(data: FederatedData, labels: Array, own: OwnScales) -> Array:

@@ -244,3 +244,22 @@ def test_classes_that_do_not_begin_with_0_are_said_and_can_be_words(tmp_path: Pa
     assert "no row has the class 0" in note and "category-columns=label" in note
     named = table(tmp_path, text, category_columns=("label",))
     assert named.facts.label.levels == ("1", "2") and named.y.tolist() == [0, 1]
+
+
+def test_inputs_of_classes_keep_all_digits_when_users_scale_them(tmp_path: Path) -> None:
+    def loss(x: Any, **more: Any) -> float:
+        path, rows = tmp_path / f"{more['scale']}.csv", zip(SITE, *x.T, SCORE > 250, strict=True)
+        lines = (
+            "{},{!r},{!r},{}".format(s, float(a), float(b), "ny"[int(c)]) for s, a, b, c in rows
+        )
+        path.write_text("site,age,dose,high\n" + "\n".join(lines) + "\n")
+        keys = {**KEYS, "labels": "classes", "label_column": "high", "cache_dir": str(tmp_path)}
+        more |= {**LINEAR, "ridge": 0.1, "test_fraction": 0, "data_file": str(path)}
+        found = simulate("exact-global", progress=False, **{**keys, **more})
+        return float(found["exact-global"].json()["loss"]["mean"])
+
+    x, of_sites = np.column_stack([AGE, DOSE]), [site == SITE for site in range(8)]
+    means, stds = (
+        np.array([what(x[own], 0) for own in of_sites])[SITE] for what in (np.mean, np.std)
+    )
+    assert loss(x, scale="user") == pytest.approx(loss((x - means) / stds, scale="none"), rel=1e-12)
