@@ -9,7 +9,8 @@ terms, reading what the user kept, making tensors of its data.
 
 Fashion-MNIST, ten users on a node with two shards and 500 training images each, batches of 10,
 momentum .5, weight decay. Measured is the client's `fit` in rounds that the strategy itself runs,
-so users have what they keep, clusters and variates as in any run. FedRep has its rows elsewhere.
+so users have what they keep, clusters and variates as in any run. The families' methods take other
+steps, or none; FedRep has its rows in `user-round` and `pfllib`.
 
     python -m corsage.benchmarks methods
 """
@@ -54,7 +55,6 @@ PROBLEM: dict[str, Any] = {
     "fine-tune-epochs": 0,
 }
 MODELS = {"MLP": ModelKeys(model="mlp"), "LeNet-5": ModelKeys(model="lenet")}
-APART = ("fedrep",)
 # Variants that take other steps than the default.
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "apfl": {"adaptive": {"apfl-adaptive-alpha": True}},
@@ -129,7 +129,7 @@ def bare(model: nn.Sequential, case: user_round.Case, data: Examples, steps: int
 
 def measure(name: str, model: str, variant: str = "") -> Measure:
     """One method and model."""
-    title = f"{ALGORITHMS[name]}{f' ({variant})' if variant else ''}, {model}"
+    title = f"{name}{f' ({variant})' if variant else ''}, {model}"
     own = VARIANTS[name][variant] if variant else {}
     config = unevaluated({**PROBLEM, "model": MODELS[model].model, "strategy": name, **own})
     data, fits = training_data(config, USERS), Fits()
@@ -159,7 +159,8 @@ def bare_case(config: Config, samples: int) -> user_round.Case:
 
 def run(names: list[str] | None = None, models: list[str] | None = None) -> Iterator[Measure]:
     """All methods on both models."""
-    names = names or [name for name in ALGORITHMS if name not in APART]
+    plain = [name for name, one in ALGORITHMS.items() if not (one.family or one.of)]
+    names = names or plain
     cases = [(name, variant) for name in names for variant in ("", *VARIANTS.get(name, {}))]
     for model in models or list(MODELS):
         say(f"{len(cases)} methods on {model}")
