@@ -1,8 +1,10 @@
-"""Cost of an engine beyond the users' own work: milliseconds a message, seconds a round.
+"""Cost of an engine beyond the users' own work, a message in process and a round on Ray.
 
 Each reply says how long its client's `fit` or `evaluate` took. What a round takes on top of that
 is the engine, the strategy, the client app, and the keeping of personal states. In process, CPU
-time is counted and clients' times add up; on Ray it is time on the clock beyond the slower node.
+time is counted and clients' times add up; beside it, on the same grid, is a message of the same
+size of Flower's own FedAvg to a client that does nothing, so that a busy machine slows both. On
+Ray it is time on the clock beyond the slower node.
 
     python -m corsage.benchmarks engines
 """
@@ -14,17 +16,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 from unittest import mock
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
+from numpy.typing import NDArray
 
 from corsage.app import engines
 from corsage.app.client_app import make_client_app
@@ -38,7 +42,6 @@ from corsage.core.messages.wire import Task
 from corsage.datasets.dealing.federated import simulated
 from corsage.networks.build import build_network
 from corsage.strategies import strategy_class
-from corsage.strategies.devices.exchange import exchange
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.results import LAST_ROUNDS
@@ -171,11 +174,11 @@ def local(name: str, hidden: str, target: float) -> Iterator[Measure]:
     """The engine in this process, with a node for each user: training messages.
 
     Once as a strategy runs by itself, and once as `simulate` runs it: in a run folder, with a
-    checkpoint each round and a file for what a user keeps.
+    checkpoint each round and a file for what a user keeps, which may cost as much again.
     """
     config, cls = settings("local", USERS, hidden), client_class(ALGORITHM)
-    beside = f"client.respond called by hand takes {direct(config):.2f} ms"
-    for where in ("", ", in a run folder"):
+    work = f"the client's own work {direct(config):.2f}"
+    for where, most in (("", target), (", in a run folder", 2 * target)):
         laps = Laps("cpu", sum)
         try:
             with tempfile.TemporaryDirectory() as folder:
@@ -184,8 +187,11 @@ def local(name: str, hidden: str, target: float) -> Iterator[Measure]:
         finally:
             for door in DOORS.values():  # timed ones in place of those of the base
                 delattr(cls, door)
-        cost = 1e3 * median(laps.beyond[False]) / USERS
-        yield Measure(f"local, {name}{where}", cost, target, "ms/message", beside)
+        size = np.zeros((int(hidden), 65), np.float32)
+        flower = flower_rounds(LocalGrid(empty_app(), USERS), size, time.process_time)
+        cost, theirs = (1e3 * median(each) / USERS for each in (laps.beyond[False], flower))
+        told = f"CPU ms a message: {cost:.2f}, Flower's {theirs:.2f}; {work}"
+        yield Measure(f"local, {name}{where}", cost / theirs, most, "of Flower's", told)
 
 
 def direct(config: Config) -> float:
@@ -216,10 +222,12 @@ def on_ray() -> list[Measure]:
     """Flower's virtual client engine with two nodes; start-up is not counted."""
     config, laps = settings("ray", WORKERS, SMALL), Laps("wall", max)
     with_ray(config, partial(rounds, config, laps, ""), timed_app())
-    found: dict[str, list[float]] = {"round": [], "exchange": []}
-    with_ray(config, partial(flower_rounds, found), empty_app())
-    bare = ", ".join(f"{name} {median(times):.2f} s" for name, times in found.items())
-    bare = f"Flower, empty client: {bare}"
+    found = list[float]()
+    script = lambda grid: found.extend(  # noqa: E731
+        flower_rounds(grid, np.zeros(1, np.float32), time.perf_counter)
+    )
+    with_ray(config, script, empty_app())
+    bare = f"Flower's own FedAvg, empty client: {median(found):.2f} s"
     train, both = (median(laps.beyond[evaluated]) for evaluated in (False, True))
     name, unit = f"ray, {WORKERS} nodes", "s/round"
     return [
@@ -250,23 +258,19 @@ def echo(message: Message, context: Context) -> Message:
     return Message(content, reply_to=message)
 
 
-def flower_rounds(found: dict[str, list[float]], grid: Grid) -> None:
-    """Rounds of Flower's own FedAvg, then bare exchanges of one message a node and its reply."""
-    arrays = ArrayRecord([np.zeros(1, np.float32)])
-    strategy, stamps = FlowerFedAvg(fraction_evaluate=0.0, min_available_nodes=WORKERS), []
-    stamp = lambda number, arrays: stamps.append(time.perf_counter())  # noqa: E731
-    strategy.start(grid, arrays, num_rounds=LAST_ROUNDS, evaluate_fn=stamp)
-    found["round"] += np.diff(stamps).tolist()
-    for _ in range(LAST_ROUNDS):
-        content = RecordDict({"arrays": arrays, "config": ConfigRecord()})
-        messages = [Message(content, node, "train", ttl=60) for node in grid.get_node_ids()]
-        begin = time.perf_counter()
-        exchange(grid, messages, 60)
-        found["exchange"].append(time.perf_counter() - begin)
+def flower_rounds(
+    grid: Grid, array: NDArray[np.float32], clock: Callable[[], float]
+) -> list[float]:
+    """Seconds of rounds of Flower's own FedAvg, which has one exchange each."""
+    strategy = FlowerFedAvg(fraction_evaluate=0.0, min_available_nodes=WORKERS)
+    stamps = list[float]()
+    stamp = lambda number, arrays: stamps.append(clock())  # noqa: E731
+    strategy.start(grid, ArrayRecord([array]), num_rounds=LAST_ROUNDS, evaluate_fn=stamp)
+    return [later - before for before, later in pairwise(stamps)]
 
 
 def run() -> Iterator[Measure]:
     """Both engines."""
-    yield from local("52 kB", SMALL, 0.3)
-    yield from local("1 MB", LARGE, 1.0)
+    yield from local("52 kB", SMALL, 5.5)
+    yield from local("1 MB", LARGE, 8.5)
     yield from on_ray()

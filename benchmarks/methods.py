@@ -1,16 +1,15 @@
 """CPU seconds of a user-round of every method, as a share of a bare loop of as many SGD steps.
 
 A method may be slow because it takes many steps, or because what it does around them is dear. Only
-the second is the house's fault. So the steps that a method takes are counted as they happen: each
-forward and backward pass of one user's model on a batch is one (APFL's two models: two a batch;
-Per-FedAvg's Hessian-vector products: four; pFedMe: five), and the bare loop takes exactly as many.
-All else is the method's own expense: IFCA's losses of all models, SCAFFOLD's variates, proximal
-terms, reading what the user kept, making tensors of its data.
+the second is the house's fault. So the bare loop takes as many steps as the client counts gradients
+(APFL's two models: two a batch; Per-FedAvg's Hessian-vector products: four). All else is the
+method's own expense: IFCA's losses of all models, SCAFFOLD's variates, proximal terms, reading what
+the user kept, making tensors of its data.
 
 Fashion-MNIST, ten users on a node with two shards and 500 training images each, batches of 10,
-momentum .5, weight decay. Measured is the client's `fit` in rounds that the strategy itself runs,
-so users have what they keep, clusters and variates as in any run. The families' methods take other
-steps, or none; FedRep has its rows in `user-round` and `pfllib`.
+momentum .5, weight decay. Measured is the client's `respond` in rounds that the strategy itself
+runs, so users have what they keep, clusters and variates as in any run. The families' methods take
+other steps, or none; FedRep has its rows in `user-round` and `pfllib`.
 
     python -m corsage.benchmarks methods
 """
@@ -19,28 +18,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from corsage.benchmarks import user_round
 from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.turns import Turns, take, training_data, unevaluated
 from corsage.clients import client_class
+from corsage.clients.parts.contract import Sent
 from corsage.core.configuration.config import Config
 from corsage.core.configuration.key_groups import ModelKeys
-from corsage.core.errors import CorsageError
+from corsage.core.measures import GRADIENT_STEPS
 from corsage.core.registry import ALGORITHMS
 from corsage.experiments.runner import say
 from corsage.networks.batches import Examples
-from corsage.networks.gradients import AutogradLosses, UserLosses
-from corsage.networks.together import stacked
-from corsage.networks.together.stacked_gradients import StackedLosses
 
 USERS, TURNS, LIMIT = 10, 3, 1.2
 PROBLEM: dict[str, Any] = {
@@ -63,56 +60,24 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 
 
 @dataclass
-class Fits:
-    """Seconds and steps of all users in the calls of `fit`, since `begin`."""
+class Responses:
+    """Seconds that a client takes for its training messages, and the gradients that it counts."""
 
     seconds: float = 0.0
     steps: int = 0
-    inside: bool = False
-    stack: ExitStack = field(default_factory=ExitStack)
 
-    def watch(self, cls: type[Any]) -> None:
-        """Time a client's `fit`, and count the gradients that are taken in it.
+    def timed(self, plain: Callable[..., Sent]) -> Callable[..., Sent]:
+        """A client's `respond`, watched."""
 
-        Users together go through `stacked.propagate`, one user alone through autograd's backward.
-        """
-        together, alone = stacked.propagate, torch.autograd.backward
-
-        def propagate(layers: Any, first: int, h: Tensor, labels: Tensor, *rest: Any) -> None:
-            self.steps += len(labels)
-            together(layers, first, h, labels, *rest)
-
-        def backward(*arguments: Any, **options: Any) -> None:
-            self.steps += self.inside
-            alone(*arguments, **options)
-
-        patch = mock.patch.object
-        for losses in (StackedLosses, AutogradLosses):
-            self.stack.enter_context(patch(losses, "product", self._product(losses.product)))
-        self.stack.enter_context(patch(stacked, "propagate", propagate))
-        self.stack.enter_context(patch(torch.autograd, "backward", backward))
-        self.stack.enter_context(patch(cls, "fit", self._timed(cls.fit)))
-
-    def _product(self, plain: Callable[..., None]) -> Callable[..., None]:
-        """A Hessian's product with a vector costs as much as two gradients."""
-
-        def product(losses: UserLosses, theta: Tensor, v: Tensor, step: int, *rest: Any) -> None:
-            self.steps += 2 * losses.active[step]
-            plain(losses, theta, v, step, *rest)
-
-        return product
-
-    def _timed(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(plain)
-        def fit(*arguments: Any) -> Any:
-            self.steps, self.inside, begin = 0, True, time.process_time()
-            try:
-                return plain(*arguments)
-            finally:
-                self.seconds += time.process_time() - begin
-                self.inside = False
+        def respond(*arguments: Any) -> Sent:
+            begin = time.process_time()
+            sent = plain(*arguments)
+            self.seconds += time.process_time() - begin
+            self.steps = int(np.sum(sent.metrics[GRADIENT_STEPS.name]))
+            return sent
 
-        return fit
+        return respond
 
 
 def bare(model: nn.Sequential, case: user_round.Case, data: Examples, steps: int) -> None:
@@ -132,20 +97,17 @@ def measure(name: str, model: str, variant: str = "") -> Measure:
     title = f"{name}{f' ({variant})' if variant else ''}, {model}"
     own = VARIANTS[name][variant] if variant else {}
     config = unevaluated({**PROBLEM, "model": MODELS[model].model, "strategy": name, **own})
-    data, fits = training_data(config, USERS), Fits()
+    data, watch, cls = training_data(config, USERS), Responses(), client_class(name)
     loop, plain = bare_case(config, int(data.sizes[0])), user_round.plain_model(config.model)
     counted = []
 
     def turn() -> None:
-        counted.append(fits.steps // USERS)
+        counted.append(watch.steps // USERS)
         bare(plain, loop, data, counted[-1])
 
-    turns = Turns(TURNS, turn, lambda: fits.seconds)
-    with fits.stack:
-        fits.watch(client_class(name))
+    turns = Turns(TURNS, turn, lambda: watch.seconds)
+    with mock.patch.object(cls, "respond", watch.timed(cls.respond)):
         take(turns, config)
-    if not min(counted):
-        raise CorsageError(f"methods: {name} took no step that could be counted.")
     house, beside = (1e3 * seconds / USERS for seconds in turns.seconds)
     steps = "/".join(str(n) for n in dict.fromkeys(counted))
     words = f"{steps} steps, CPU ms: bare loop {beside:.1f}, Corsage {house:.1f}"

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 from rich.console import Console
+from torch import nn
 
 from corsage.app.report.plots import LIGHT
 from corsage.benchmarks import __main__ as benchmarks
-from corsage.benchmarks import engines
+from corsage.benchmarks import engines, methods, user_round
 from corsage.benchmarks.measure import Measure, number, table
 from corsage.benchmarks.memory import family, proportional
 from corsage.clients import client_class
@@ -204,10 +205,21 @@ def test_what_a_message_costs_beyond_the_clients_work(monkeypatch: pytest.Monkey
         end(laps, strategy, row)
 
     monkeypatch.setattr(engines.Laps, "on_round_end", on_round_end)
-    found = engines.local("small", "8", 1.0)
+    found = list(engines.local("small", "8", 1.0))
     assert not set(engines.DOORS.values()) & set(vars(client_class(engines.ALGORITHM)))
-    assert [measure.unit for measure in found] == ["ms/message"] * 2
+    assert [measure.unit for measure in found] == ["of Flower's"] * 2
     assert set(kinds) == {"train", "evaluate"}
+
+
+def test_what_a_method_costs_beside_as_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {"dataset": "digits", "partition": "iid", "num-users": 2, "fraction-train": 1.0}
+    for place, value in (("PROBLEM", small), ("USERS", 2), ("TURNS", 1)):
+        monkeypatch.setattr(methods, place, value)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    monkeypatch.setattr(user_round, "plain_model", lambda keys: model)
+    (found,) = methods.run(["fedproto"], ["MLP"])
+    assert found.measured > 0
+    assert found.name == "fedproto, MLP"
 
 
 def test_memory_of_a_process_tree() -> None:
