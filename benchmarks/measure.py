@@ -19,14 +19,14 @@ class Measure:
     Parameters
     ----------
     name : what was measured.
-    measured, target : in `unit`.
+    measured, target : in `unit`; without a target it is only said.
     beside : what the bare thing costs, or what the number is made of; the same for lines in a row.
     merit : more is better.
     """
 
     name: str
     measured: float
-    target: float
+    target: float | None
     unit: str
     beside: str = ""
     merit: bool = False
@@ -34,6 +34,8 @@ class Measure:
     @property
     def met(self) -> bool:
         """Whether the target is met."""
+        if self.target is None:
+            return True
         if self.merit:
             return self.measured >= self.target
         return self.measured <= self.target
@@ -41,12 +43,17 @@ class Measure:
     @property
     def line(self) -> str:
         """The measure in one line, for when it is there."""
-        miss = "" if self.met else f"  MISS ({number(self.target)})"
+        miss = f"  MISS ({number(self.target)})" if self.target is not None and not self.met else ""
         return f"{self.name}: {number(self.measured)} {self.unit}{miss}"
 
     def as_json(self) -> dict[str, Any]:
         """The measure as the JSON file has it."""
-        return {**vars(self), "ratio": self.measured / self.target, "met": self.met}
+        return {**vars(self), "ratio": self.ratio, "met": self.met}
+
+    @property
+    def ratio(self) -> float | None:
+        """The measured one, as a share of the target."""
+        return None if self.target is None else self.measured / self.target
 
 
 def table(title: str, measures: Sequence[Measure]) -> Table:
@@ -57,14 +64,13 @@ def table(title: str, measures: Sequence[Measure]) -> Table:
         place = len(shown.columns)  # names wrap, where a terminal is narrow; numbers do not
         shown.add_column(name, justify="right" if name else "left", no_wrap=place > 0)
     for measure in measures:
-        shown.add_row(
-            Text(measure.name),
-            (">= " if measure.merit else "") + number(measure.target),
-            number(measure.measured),
-            measure.unit,
-            f"{measure.measured / measure.target:.2f}",
-            Text("pass", "green") if measure.met else Text("MISS", "bold red"),
-        )
+        target, ratio, met = "", "", Text()
+        if measure.target is not None:
+            target = (">= " if measure.merit else "") + number(measure.target)
+            ratio = f"{measure.ratio:.2f}"
+            met = Text("pass", "green") if measure.met else Text("MISS", "bold red")
+        found = number(measure.measured)
+        shown.add_row(Text(measure.name), target, found, measure.unit, ratio, met)
     shown.caption, shown.caption_justify = Text("\n".join(notes(measures))), "left"
     return shown
 

@@ -47,7 +47,7 @@ def learnt(folder: Path) -> Iterator[Measure]:
         scores = [scores_of(folder, name, numbers, deal) for deal in range(DEALS)]
         for row in scores[0]:
             values = [one[row] for one in scores]
-            target = TARGETS.get((name, row), float(np.mean(values)))
+            target = TARGETS.get((name, row))
             unit = "RMSE" if numbers else "% right"
             each = ", ".join(f"{value:.1f}" for value in values)
             merit = not numbers

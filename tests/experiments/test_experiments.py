@@ -180,7 +180,10 @@ def test_benchmarks_without_a_name_are_listed(
 
 
 def test_a_table_of_benchmarks_fits_a_terminal() -> None:
-    measures = [Measure("a name that is long " * 4, 0.0001234, 0.01, "of the bare loop", "so")]
+    measures = [
+        Measure("a name that is long " * 4, 0.0001234, 0.01, "of the bare loop", "so"),
+        Measure("only said", 7.0, None, "s"),
+    ]
     shown = StringIO()
     Console(file=shown, width=80).print(table("title", measures))
     assert "0.000123" in shown.getvalue()
