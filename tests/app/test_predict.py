@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from corsage.app.engines import simulate
 from corsage.app.inference import export, predict
 from corsage.app.inference.predict import read_rows
 from corsage.app.inference.source import OfRun
+from corsage.app.results.csv_files import plain
 from corsage.core.configuration.config import Config
 from corsage.core.errors import CorsageError, DataError
 
@@ -79,11 +81,16 @@ def test_numbers_stay_what_they_are_and_formulas_are_text(
     table: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, folder = table
-    (folder / "new.csv").write_text("a;b;note\n-2,5;+1e-3;=1+1\n-1,0;0;-1+A1\n")
+    notes = ["=1+1", "-1+A1", "\uff1d1+1", "\uff0b1", "\uff0dA1", "\uff20A1", "@A1"]
+    numbers = ["-2,5;+1e-3", "-1,0;0"] * 3 + ["-1,0;0"]
+    lines = (f'{row};"{note}"' for row, note in zip(numbers, notes, strict=True))
+    (folder / "new.csv").write_text("\n".join(["a;b;note", *lines, ""]), newline="")
     words = [str(run), "strategy=exact-local", "user=s1", str(folder / "new.csv")]
     code, out, _ = said(words, capsys)
-    rows = [line[:3] for line in csv.reader(out.splitlines(), delimiter=";")]
-    assert code == 0 and rows[1:] == [["-2,5", "+1e-3", "'=1+1"], ["-1,0", "0", "'-1+A1"]]
+    rows = [line[:3] for line in csv.reader(io.StringIO(out, newline=""), delimiter=";")]
+    assert code == 0 and [";".join(row[:2]) for row in rows[1:]] == numbers
+    assert [row[2] for row in rows[1:]] == [f"'{note}" for note in notes]
+    assert [plain(f"{sign}A1") for sign in "\t\r\n"] == ["'\tA1", "'\rA1", "'\nA1"]
 
 
 HEADER = str({"descr": "<f4", "fortran_order": False, "shape": (10**11, 3)}).ljust(117) + "\n"
