@@ -93,7 +93,8 @@ class Node:
         for user in self.users:
             start, middle, _ = data.bounds[data.index[user]].tolist()
             train[start:middle] = True
-        given = data.facts, data.x, data.y, train, self.sums, self.shares
+        sums = self.sums and int(train.sum()) >= self.floor  # of fewer rows they tell these
+        given = data.facts, data.x, data.y, train, sums, self.shares
         facts: TableFacts = attached("summed tables").summed(*given)
         return facts
 
