@@ -67,7 +67,7 @@ class SingleClusterClient(MixedModelClient):
         return sums_in(x, y, user, fold)
 
     def folds_of(self, sizes: Ints) -> tuple[Ints, Ints]:
-        """Whose each row is, and its fold: they are drawn for each user alone."""
+        """The user of each row, and its fold: they are drawn for each user alone."""
         return keyed(sizes, user_keys(self.task.seed, "folds", self.users), self.floor)
 
     def parts(self, data: Examples) -> Ints:
