@@ -146,8 +146,8 @@ class FedRepExactClient(Client[FedRepExactKeys]):
         for place in np.flatnonzero(sizes < self.floor):
             why = f"fewer samples than min-share={self.floor}: no sums of them are sent"
             raise UserError(self.users[int(place)], "train", why)
-        rows = (part.double().cpu().numpy() for part in (x, y))
-        found = of_users(*rows, sizes, np.zeros(len(x), np.int64), self.floor)
+        inputs, labels = (part.double().cpu().numpy() for part in (x, y))
+        found = of_users(inputs, labels, sizes, np.zeros(len(x), np.int64), self.floor)
         return torch.from_numpy(found.x).to(x)
 
     def thetas(self, rows: Array) -> Floats:

@@ -202,8 +202,8 @@ class Reception:
         if self.devices is not None:
             mark = self.devices.owner(node, introduction.proof)
             if other := self._twin(node, mark.proof, introduction.users):
-                why = f"its state-dir is node {other}'s, too: each SuperNode needs one of its own"
-                self._refuse(node, why, number)
+                shared = f"its state-dir is node {other}'s, too: each SuperNode needs its own"
+                self._refuse(node, shared, number)
                 return None
             self.devices.pauses.end(node)
         self.roster.enter(node, Guest(introduction, mark))
