@@ -32,6 +32,7 @@ MINUTES = {
     "beside-lme4": 1.0,
     "wide-tables": 2.0,
     "forgetting": 0.5,
+    "min-share": 3.0,
     "user-round": 1.0,
     "own-models": 5.0,
     "paths": 5.0,
