@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -30,6 +31,7 @@ from corsage.core.cache import Names
 from corsage.core.errors import (
     CheckpointError,
     Refused,
+    StateLost,
     StorageError,
 )
 from corsage.core.finite_pieces import add_weighted, finite_rows, mean_of
@@ -152,21 +154,40 @@ class Worker:
     def client(self, group: list[int]) -> Client[Any]:
         """A client for a group, with what its participants kept."""
         task, names = self.task, [self.task.users[i] for i in group]
-        states = [
-            self.store.load(name, task.versions[i]) if self.store is not None else {}
-            for name, i in zip(names, group, strict=True)
-        ]
-        users: Sequence[str] = names
-        if self.cls.cohorts:
-            stored, name = states[0].pop(COHORT_MEMBERS, None), names[0]
-            if stored is not None:
-                self.members[name], self.stored[name] = read_members(stored), stored
-            users = self.members.setdefault(name, Names(names))
+        states = [self.state(name, task.versions[i]) for name, i in zip(names, group, strict=True)]
+        users: Sequence[str] = self.members[names[0]] if self.cls.cohorts else names
         client = self.cls(task, users, self.node.data, self.network, states, self.node.cache)
         client.at_home = self.node.simulated
         if self.node.training is not None:
             client.train_by(attached("own steps").OwnSteps(self.node.training))
         return client
+
+    def state(self, name: str, version: int) -> Arrays:
+        """What a participant kept; of a cohort also who is in it."""
+        if version and name in self.members:
+            return self.gathered(name, version)
+        state = self.store.load(name, version) if self.store is not None else {}
+        if self.cls.cohorts:
+            if (stored := state.pop(COHORT_MEMBERS, None)) is not None:
+                self.members[name], self.stored[name] = read_members(stored), stored
+            self.members.setdefault(name, Names([name]))
+        return state
+
+    def gathered(self, name: str, version: int) -> Arrays:
+        """A cohort's state out of those in which its users were when they were kept: their rows."""
+        assert self.store is not None
+        users, rows = dict.fromkeys(self.members[name]), dict[str, Arrays]()
+        for at in (name, *self.task.former, *users):
+            if at in rows or len(rows) == len(users):
+                continue
+            with suppress(StateLost):
+                state = self.store.load(at, version)
+                own = read_members(state.pop(COHORT_MEMBERS, write_members([at])))
+                here = ((i, user) for i, user in enumerate(own) if user in users)
+                rows |= {user: {kind: a[i] for kind, a in state.items()} for i, user in here}
+        if lost := [user for user in users if user not in rows]:
+            self.store.load(lost[0], version)  # StateLost, with the reason
+        return {kind: np.stack([rows[user][kind] for user in users]) for kind in state}
 
     def got(self, group: list[int]) -> Got:
         """All that came for a group."""
