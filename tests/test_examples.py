@@ -121,9 +121,7 @@ def test_few_lines_of_the_own_app_are_corsages() -> None:
 
 
 @pytest.mark.slow
-def test_the_own_flower_app_under_flwr_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_own_flower_app_under_flwr_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As its README has it, on Flower's simulation, whose nodes are other processes."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     import three_devices as three  # type: ignore[import-not-found]

@@ -70,6 +70,25 @@ def read_result(folder: Path, rounds: int) -> list[Result] | None:
         return None
 
 
+def without_result(folder: Path, rounds: int) -> str:
+    """Why a strategy has no results after `rounds` that can be used, and what to do."""
+    again = f"--resume {folder.parent}"
+    try:
+        content = unsealed(folder / RESULT)
+        model = (folder / MODEL).read_bytes() if content.get("model") else b""
+    except FileNotFoundError:
+        return read_failure(folder) or f"it has no result yet; finish the run: {again}"
+    except (OSError, ValueError):
+        content, model = {}, b""
+    if content and content.get("num-rounds") != rounds:
+        done = content.get("num-rounds")
+        return f"its result is of {done} rounds, not {rounds}; finish the run: {again}"
+    file = MODEL if content.get("model", "") != digest(model) else RESULT
+    if file == RESULT and content and (folder / USER_COLUMNS).is_file():
+        file = USER_COLUMNS
+    return f"its {file} is damaged; a resume makes it anew: {again}"
+
+
 def results_in(content: Mapping[str, Any], folder: Path) -> list[Result] | None:
     """The results that a file's content says, its users' columns put back; None if damaged."""
     results: Any = content.get("results")

@@ -22,6 +22,7 @@ from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.roster import Member
 from corsage.strategies.rounds.state import Progress
 
+
 @dataclass(frozen=True)
 class Cohort:
     """The users of one cluster that one node hosts.
@@ -220,7 +221,8 @@ def cohort_name(cluster: str, users: list[str]) -> str:
     """A lone user's id; else a name that changes with the users."""
     if len(users) == 1:
         return users[0]
-    return f"{of_several(cluster)}{blake2b(chr(31).join(users).encode(), digest_size=6).hexdigest()}"
+    digest = blake2b(chr(31).join(users).encode(), digest_size=6)
+    return of_several(cluster) + digest.hexdigest()
 
 
 def of_several(cluster: str) -> str:
