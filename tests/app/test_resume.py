@@ -70,7 +70,7 @@ def copy(whole: Path, tmp_path: Path) -> Path:
 
 def test_a_page_that_is_made_again_says_the_same(whole: Path) -> None:
     before = (whole / "report.html").read_text()
-    assert run(["report", str(whole)], "") == 0 and "beyond noise" in before
+    assert run(["report", str(whole)], "") == 0 and "Beyond noise" in before
     assert (whole / "report.html").read_text() == before
 
 
