@@ -142,10 +142,9 @@ def remembered(folder: Path, config: Config, run: str, user: str) -> Memory:
 
     check_exact(folder, config)
     own = folder / MixedModel.name
-    if (rounds := config.run.num_rounds) and read_result(own, rounds) is None:
+    rounds = config.run.num_rounds
+    if read_result(own, rounds) is None or not found(own):
         raise CheckpointError(f"{folder}: {without_result(own, rounds)}")
-    if not found(own):
-        raise CheckpointError(f"{folder}: it has no checkpoint to forget from: start a new run.")
     if not (own / "users").is_dir():
         raise CheckpointError(
             f"{folder}: its users are devices, which hold models of their own that no command "

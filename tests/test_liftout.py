@@ -97,7 +97,12 @@ LIFTS = {
     ),
     "baseline": Lift(("clients/parts/baseline.py",), "", "", "fedbabu"),
     "wishes of training": Lift(
-        ("networks/augment.py", "networks/training_objective.py", "networks/cut.py", "core/robust.py"),
+        (
+            "networks/augment.py",
+            "networks/training_objective.py",
+            "networks/cut.py",
+            "core/robust.py",
+        ),
         "strategy=fedavg robust=median num-rounds=1",
         "core/robust",
         "fedper",
@@ -113,7 +118,7 @@ LIFTS = {
         "networks/own_models",
         "lg-fedavg",
     ),
-    "wrappers": Lift(("strategies/rounds/wrappers.py",), "", "", "nothing"),
+    "wrappers": Lift(("strategies/rounds/wrappers.py",), "", "", "fedamp"),
     "together": Lift(("networks/together",), "", "", "apfl"),
 }
 

@@ -28,12 +28,7 @@ from corsage.clients import client_class
 from corsage.clients.base import Client, Got, Sent
 from corsage.core.arrays import Array, Arrays, Bools
 from corsage.core.cache import Names
-from corsage.core.errors import (
-    CheckpointError,
-    Refused,
-    StateLost,
-    StorageError,
-)
+from corsage.core.errors import CheckpointError, Refused, StateLost, StorageError
 from corsage.core.finite_pieces import add_weighted, finite_rows, mean_of
 from corsage.core.messages.introduction import other_frozen
 from corsage.core.messages.wire import COHORT_MEMBERS, ROWS_BY_USER
@@ -154,7 +149,14 @@ class Worker:
     def client(self, group: list[int]) -> Client[Any]:
         """A client for a group, with what its participants kept."""
         task, names = self.task, [self.task.users[i] for i in group]
-        states = [self.state(name, task.versions[i]) for name, i in zip(names, group, strict=True)]
+        if self.cls.cohorts:  # alone in their groups
+            states = [self.of_cohort(names[0], task.versions[group[0]])]
+        elif self.store is None:
+            states = [Arrays() for _ in names]
+        else:
+            states = [
+                self.store.load(n, task.versions[i]) for n, i in zip(names, group, strict=True)
+            ]
         users: Sequence[str] = self.members[names[0]] if self.cls.cohorts else names
         client = self.cls(task, users, self.node.data, self.network, states, self.node.cache)
         client.at_home = self.node.simulated
@@ -162,29 +164,21 @@ class Worker:
             client.train_by(attached("own steps").OwnSteps(self.node.training))
         return client
 
-    def state(self, name: str, version: int) -> Arrays:
-        """What a participant kept; of a cohort also who is in it."""
-        if version and name in self.members:
-            return self.gathered(name, version)
-        state = self.store.load(name, version) if self.store is not None else {}
-        if self.cls.cohorts:
+    def of_cohort(self, name: str, version: int) -> Arrays:
+        """The state of a cohort; of one that has none, its users' rows in those of others."""
+        users, rows = dict.fromkeys(self.members.get(name, ())), dict[str, Arrays]()
+        if self.store is None or not version or not users:
+            state = self.store.load(name, version) if self.store is not None else {}
             if (stored := state.pop(COHORT_MEMBERS, None)) is not None:
                 self.members[name], self.stored[name] = read_members(stored), stored
             self.members.setdefault(name, Names([name]))
-        return state
-
-    def gathered(self, name: str, version: int) -> Arrays:
-        """A cohort's state out of those in which its users were when they were kept: their rows."""
-        assert self.store is not None
-        users, rows = dict.fromkeys(self.members[name]), dict[str, Arrays]()
+            return state
         for at in (name, *self.task.former, *users):
-            if at in rows or len(rows) == len(users):
-                continue
-            with suppress(StateLost):
-                state = self.store.load(at, version)
-                own = read_members(state.pop(COHORT_MEMBERS, write_members([at])))
-                here = ((i, user) for i, user in enumerate(own) if user in users)
-                rows |= {user: {kind: a[i] for kind, a in state.items()} for i, user in here}
+            if at not in rows and not users.keys() <= rows.keys():
+                with suppress(StateLost):
+                    state = self.store.load(at, version)
+                    own = read_members(state.pop(COHORT_MEMBERS, write_members([at])))
+                    rows |= {u: {k: a[i] for k, a in state.items()} for i, u in enumerate(own)}
         if lost := [user for user in users if user not in rows]:
             self.store.load(lost[0], version)  # StateLost, with the reason
         return {kind: np.stack([rows[user][kind] for user in users]) for kind in state}
@@ -228,10 +222,8 @@ class Worker:
             name = task.users[i]
             state = {key: rows[place] for key, rows in kept.items()}
             if self.members.get(name, (name,)) != (name,):
-                known = self.stored.get(name)
-                state[COHORT_MEMBERS] = (
-                    write_members(self.members[name]) if known is None else known
-                )
+                own = self.stored.get(name)
+                state[COHORT_MEMBERS] = write_members(self.members[name]) if own is None else own
             states.append(Kept(name, state, frozenset({task.versions[i], *task.kept(i)})))
             places[name] = int(place)
         for name, cause in self.store.save(task.round, states).items():

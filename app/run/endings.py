@@ -71,22 +71,18 @@ def read_result(folder: Path, rounds: int) -> list[Result] | None:
 
 
 def without_result(folder: Path, rounds: int) -> str:
-    """Why a strategy has no results after `rounds` that can be used, and what to do."""
-    again = f"--resume {folder.parent}"
+    """The reason why a strategy has no results after `rounds` that can be used; and what to do."""
+    again, model = f"--resume {folder.parent}", folder / MODEL
+    if not (folder / RESULT).is_file():
+        return read_failure(folder) or f"it has no result yet; finish the run: {again}"
     try:
         content = unsealed(folder / RESULT)
-        model = (folder / MODEL).read_bytes() if content.get("model") else b""
-    except FileNotFoundError:
-        return read_failure(folder) or f"it has no result yet; finish the run: {again}"
     except (OSError, ValueError):
-        content, model = {}, b""
-    if content and content.get("num-rounds") != rounds:
-        done = content.get("num-rounds")
+        return f"its {RESULT} is damaged; a resume makes it anew: {again}"
+    if (done := content.get("num-rounds")) != rounds:
         return f"its result is of {done} rounds, not {rounds}; finish the run: {again}"
-    file = MODEL if content.get("model", "") != digest(model) else RESULT
-    if file == RESULT and content and (folder / USER_COLUMNS).is_file():
-        file = USER_COLUMNS
-    return f"its {file} is damaged; a resume makes it anew: {again}"
+    sound = content.get("model") == digest(model.read_bytes() if model.is_file() else b"")
+    return f"its {USER_COLUMNS if sound else MODEL} is damaged; a resume makes it anew: {again}"
 
 
 def results_in(content: Mapping[str, Any], folder: Path) -> list[Result] | None:

@@ -226,7 +226,7 @@ def cohort_name(cluster: str, users: list[str]) -> str:
 
 
 def of_several(cluster: str) -> str:
-    """How the names begin of a cluster's cohorts of several users."""
+    """The beginning of the names of a cluster's cohorts of several users."""
     return f"cluster {cluster} #"
 
 
