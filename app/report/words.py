@@ -219,19 +219,10 @@ def hurt_table(than: str, kind: str, found: Sequence[result_fields.Hurt]) -> str
     sure = any(h.certain is not None for h in found)
     lines = "".join(hurt_line(h, sure) for h in found if h.users)
     none = ", ".join(h.strategy for h in found if not h.users)
-    rest = f'<p class="soft">Nobody: {escape(none)}.</p>' if none else ""
-    beyond = "<th>beyond noise</th>" if sure else ""
-    title = f"<h3>Worse off than {words} ({escape(than)})</h3>\n"
-    return (
-        title + rest
-        if not lines
-        else title
-        + (
-            '<div class="wide words"><table><thead><tr><th>strategy</th><th>users</th>'
-            f"{beyond}<th>who, the worst hurt first</th></tr></thead>"
-            f"<tbody>{lines}</tbody></table></div>{rest}"
-        )
-    )
+    heads = ["strategy", "users", *["beyond noise"] * sure, "who, the worst hurt first"]
+    table = wide(heads, lines).replace('"wide"', '"wide words"', 1) if lines else ""
+    nobody = f'<p class="soft">Nobody: {escape(none)}.</p>' if none else ""
+    return f"<h3>Worse off than {words} ({escape(than)})</h3>\n{table}{nobody}"
 
 
 def hurt_line(found: result_fields.Hurt, sure: bool) -> str:

@@ -3,8 +3,8 @@
 A cohort is all users of one known cluster that one node hosts, as one participant: thirty thousand
 users in five clusters are five participants. Its models are kept, sent for and answered for
 together, and a node that hosts a whole cluster does its averaging. On a device a cohort is the
-device's one user, and has its name. Of states the server knows the versions by user, and by cohort
-which is the newest that has them: users who are dealt anew find theirs among those of others.
+device's one user, and has its name. Users who are dealt anew find their models in what other
+cohorts kept: the server knows the version of each user's.
 """
 
 from __future__ import annotations
