@@ -136,14 +136,15 @@ def forget(folder: Path, user: str) -> None:
 def remembered(folder: Path, config: Config, run: str, user: str) -> Memory:
     """All that the run has of others; CheckpointError, in a line, if it cannot forget."""
     from corsage.app.run.checkpoint import found, read_checkpoint
-    from corsage.app.run.endings import read_result
+    from corsage.app.run.endings import read_result, without_result
     from corsage.app.run.resuming import identity
     from corsage.strategies.rounds.state import Built
 
     check_exact(folder, config)
     own = folder / MixedModel.name
-    if read_result(own, config.run.num_rounds) is None or not found(own):
-        raise CheckpointError(f"{folder}: has no result yet; finish the run: --resume {folder}")
+    rounds = config.run.num_rounds
+    if read_result(own, rounds) is None or not found(own):
+        raise CheckpointError(f"{folder}: {without_result(own, rounds)}")
     if not (own / "users").is_dir():
         raise CheckpointError(
             f"{folder}: its users are devices, which hold models of their own that no command "

@@ -27,7 +27,7 @@ from corsage.core.keys import Keys
 from corsage.core.measures import ADAPTATION_STEPS, GRADIENT_STEPS, USUAL_MEASURES, Measure, chosen
 from corsage.core.messages.asked import Takes
 from corsage.core.messages.wire import DELIVER_OPTION, OUTCOMES, Task
-from corsage.core.registry import attached
+from corsage.core.registry import attached, attachment
 from corsage.datasets.user_data import FederatedData
 from corsage.networks.batches import Examples, Loss, Order
 from corsage.networks.local_training import train_bodies, train_heads, train_models
@@ -151,7 +151,8 @@ class Client(FlowerClient, Generic[K]):
         found = report(score(self.network.criterion, outputs, *facts))
         if most := int(got.options.get(OUTCOMES, 0)):
             self.outcomes = {OUTCOMES: attached("outcomes").sums(self, outputs, data, most)}
-        guesses = attached("baseline").baselines_of(self, got, data)
+        guess = attachment("baseline")
+        guesses = guess.baselines_of(self, got, data) if guess else {}
         return {**found, **guesses, ADAPTATION_STEPS.name: self.steps, **models.metrics}
 
     # What algorithms build on.

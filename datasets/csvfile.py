@@ -39,6 +39,7 @@ from corsage.datasets.data_set import DataSet
 from corsage.datasets.sample_table import (
     INVISIBLE,
     Table,
+    check_seen,
     check_users,
     chosen_features,
     input_numbers,
@@ -248,6 +249,7 @@ def find_columns(
     check_named(path, keys, names)
     usual = [name for name in free if name not in keys.drop_columns]
     chosen = chosen_features(keys.feature_columns, free, usual, str(path))
+    check_seen([names[at["label"]]], f"{path}: the header")
     features = [names.index(name) for name in chosen]
     if not features and not keys.feature_columns:
         raise DataError(

@@ -208,7 +208,14 @@ def chosen_features(
         )
     if len(set(wanted)) < len(wanted):
         raise ConfigError(f"{said}: a column is named twice; name it once.")
+    check_seen(list(wanted) or usual, where)
     return list(wanted) or usual
+
+
+def check_seen(names: list[str], where: str) -> None:
+    """Refuse names of columns that are not as they look."""
+    if hidden := [name for name in names if not name.isprintable()]:
+        raise DataError(f"{where}: the name of column {hidden[0]!r:.60}: {INVISIBLE}.")
 
 
 def some(names: list[str]) -> str:

@@ -121,28 +121,28 @@ def test_few_lines_of_the_own_app_are_corsages() -> None:
 
 
 @pytest.mark.slow
-def test_the_own_flower_app_under_flwr_run(tmp_path: Path) -> None:
-    """On Flower's simulation engine, whose nodes are other processes."""
-    environment = {**os.environ, "PYTHONPATH": f"{EXAMPLES.parent}{os.pathsep}{APP}"}
-    code = (
-        "from flwr.simulation import run_simulation\n"
-        "from flwr.app import Context\n"
-        "import tomllib, flwr.serverapp\n"
-        "from own_app.client_app import app as client\n"
-        "from own_app.server_app import main\n"
-        f"config = tomllib.load(open({str(APP / 'pyproject.toml')!r}, 'rb'))\n"
-        "server = flwr.serverapp.ServerApp()\n"
-        "@server.main()\n"
-        "def wrapped(grid, context):\n"
-        "    context.run_config = config['tool']['flwr']['app']['config']\n"
-        "    main(grid, context)\n"
-        "run_simulation(server, client, num_supernodes=3)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    assert done.stdout.count("node ") >= 3, done.stdout + done.stderr[-3000:]
+def test_the_own_flower_app_under_flwr_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its README has it, on Flower's simulation, whose nodes are other processes."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import three_devices as three  # type: ignore[import-not-found]
+
+    (link,) = three.free_ports(1)
+    environment = {**three.settings(tmp_path, link), "PYTHONPATH": str(EXAMPLES.parent)}
+    at = f"--host 127.0.0.1 --port {link}"
+    with (
+        three.process(
+            tmp_path, "link", f"flower-superlink --insecure --simulation {at}", environment
+        ),
+        ExitStack() as stack,
+    ):
+        three.wait(lambda: three.answers(link), tmp_path / "link.log")
+        call = f'flwr run {APP} here --stream --run-config "num-nodes=2"'
+        run = stack.enter_context(three.process(tmp_path, "run", call, environment))
+        three.wait(lambda: run.poll() is not None, tmp_path / "run.log")
+    log = three.plain((tmp_path / "run.log").read_text())
+    assert re.findall(r"fedrep: round (\d)/3: accuracy", log) == ["1", "2", "3"], log[-3000:]
+    assert re.findall(r"node (\d): ", log) == ["0", "1"]
+    assert not re.search("WARNING.*fedrep", log)
 
 
 @pytest.mark.slow

@@ -52,6 +52,10 @@ class OfRun(Models):
 
         run = load(folder)
         usual = run.recommended if is_answer(run.json()) else ""
+        if not row and not usual and len({name.partition("+")[0] for name in run.rows}) == 1:
+            usual, *others = run.rows
+            if others:
+                print(f"models of {usual}; strategy=ROW for {', '.join(others)}", file=sys.stderr)
         self._row = run[row or usual or only(run.rows, "strategy")]
         stored = Config.parse(run.config)
         super().__init__(self._row.name, self._row.users, stored)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -27,11 +28,7 @@ from corsage.clients import client_class
 from corsage.clients.base import Client, Got, Sent
 from corsage.core.arrays import Array, Arrays, Bools
 from corsage.core.cache import Names
-from corsage.core.errors import (
-    CheckpointError,
-    Refused,
-    StorageError,
-)
+from corsage.core.errors import CheckpointError, Refused, StateLost, StorageError
 from corsage.core.finite_pieces import add_weighted, finite_rows, mean_of
 from corsage.core.messages.introduction import other_frozen
 from corsage.core.messages.wire import COHORT_MEMBERS, ROWS_BY_USER
@@ -152,22 +149,40 @@ class Worker:
     def client(self, group: list[int]) -> Client[Any]:
         """A client for a group, with what its participants kept."""
         task, names = self.task, [self.task.users[i] for i in group]
-        states = [
-            self.store.load(name, task.versions[i]) if self.store is not None else {}
-            for name, i in zip(names, group, strict=True)
-        ]
-        users: Sequence[str] = names
-        if self.cls.cohorts:
-            stored, name = states[0].pop(COHORT_MEMBERS, None), names[0]
-            if stored is not None:
-                self.members[name], self.stored[name] = read_members(stored), stored
-            users = self.members.setdefault(name, Names(names))
+        if self.cls.cohorts:  # alone in their groups
+            states = [self.of_cohort(names[0], task.versions[group[0]])]
+        elif self.store is None:
+            states = [Arrays() for _ in names]
+        else:
+            states = [
+                self.store.load(n, task.versions[i]) for n, i in zip(names, group, strict=True)
+            ]
+        users: Sequence[str] = self.members[names[0]] if self.cls.cohorts else names
         client = self.cls(task, users, self.node.data, self.network, states, self.node.cache)
         client.at_home = self.node.simulated
         client.floor = max(self.node.floor, task.model.min_share)
         if self.node.training is not None:
             client.train_by(attached("own steps").OwnSteps(self.node.training))
         return client
+
+    def of_cohort(self, name: str, version: int) -> Arrays:
+        """The state of a cohort; of one that has none, its users' rows in those of others."""
+        users, rows = dict.fromkeys(self.members.get(name, ())), dict[str, Arrays]()
+        if self.store is None or not version or not users:
+            state = self.store.load(name, version) if self.store is not None else {}
+            if (stored := state.pop(COHORT_MEMBERS, None)) is not None:
+                self.members[name], self.stored[name] = read_members(stored), stored
+            self.members.setdefault(name, Names([name]))
+            return state
+        for at in (name, *self.task.former, *users):
+            if at not in rows and not users.keys() <= rows.keys():
+                with suppress(StateLost):
+                    state = self.store.load(at, version)
+                    own = read_members(state.pop(COHORT_MEMBERS, write_members([at])))
+                    rows |= {u: {k: a[i] for k, a in state.items()} for i, u in enumerate(own)}
+        if lost := [user for user in users if user not in rows]:
+            self.store.load(lost[0], version)  # StateLost, with the reason
+        return {kind: np.stack([rows[user][kind] for user in users]) for kind in state}
 
     def got(self, group: list[int]) -> Got:
         """All that came for a group."""
@@ -208,10 +223,8 @@ class Worker:
             name = task.users[i]
             state = {key: rows[place] for key, rows in kept.items()}
             if self.members.get(name, (name,)) != (name,):
-                known = self.stored.get(name)
-                state[COHORT_MEMBERS] = (
-                    write_members(self.members[name]) if known is None else known
-                )
+                own = self.stored.get(name)
+                state[COHORT_MEMBERS] = write_members(self.members[name]) if own is None else own
             states.append(Kept(name, state, frozenset({task.versions[i], *task.kept(i)})))
             places[name] = int(place)
         for name, cause in self.store.save(task.round, states).items():

@@ -92,22 +92,26 @@ def percent(share: float) -> str:
 
 
 def useless_notes(results: Sequence[Result]) -> Iterator[str]:
-    """The rows whose models are no better than one answer a user."""
+    """The rows whose models are no better than one answer a user, in a line."""
+    same: dict[str, list[str]] = {}
     for result in results:
         if said := useless(result):
-            yield f"{result['strategy']}: {said}"
+            mean, level = said
+            same.setdefault(level, []).append(f"{result['strategy']}: {mean}")
+    for level, rows in same.items():
+        yield f"{', '.join(rows)} {'is' if len(rows) == 1 else 'are'} no better than the {level}"
 
 
-def useless(result: Result) -> str:
-    """A note on a row whose models are no better than one answer a user; or nothing."""
+def useless(result: Result) -> tuple[str, str] | None:
+    """The mean of a row whose models are no better than one answer a user, and what that gives."""
     measure, guess = measure_of(result), result.get("baseline")
     if not guess or measure.merit(result[measure.name]["mean"]) > measure.merit(guess["mean"]):
-        return ""
+        return None
     mean, other = (
         f"{measure.text(value)}{measure.unit}"
         for value in (result[measure.name]["mean"], guess["mean"])
     )
-    return f"{measure.word} {mean} is no better than the {other} of answering {guess['answer']}"
+    return f"{measure.word} {mean}", f"{other} of answering {guess['answer']}"
 
 
 def uncounted(results: Sequence[Result]) -> Iterator[str]:

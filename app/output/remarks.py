@@ -83,7 +83,7 @@ def verdicts(strategy: Strategy[Any, Any], results: Sequence[Summary]) -> Iterat
     for result in results[bool(worse) :]:
         if said := useless(result.json()):
             row = f"{result.strategy}: " if result is not results[0] else ""
-            yield row + said + untrained(strategy)
+            yield f"{row}{said[0]} is no better than the {said[1]}{untrained(strategy)}"
 
 
 def untrained(strategy: Strategy[Any, Any]) -> str:

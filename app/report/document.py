@@ -71,7 +71,7 @@ def page(
     `found` are the trees of the clusters, by the rows that have them.
     """
     drawn = Drawn(results)
-    title = escape(f"{words.listed(drawn.order, 5)} on {config.get('dataset')}")
+    title = escape(f"{words.listed([*words.by_training(results)], 5)} on {config.get('dataset')}")
     body = "\n".join(
         [
             answers.lead(results),
@@ -213,7 +213,7 @@ def settings(config: Mapping[str, Value]) -> str:
     """The keys that were changed from their defaults, and behind a fold all of them."""
     groups = grouped(config)
     changed = [
-        f'<tr class="set"><td>{escape(name)}</td><td>{escape(word(value)) or DASH}</td></tr>'
+        f"<tr><td>{escape(name)}</td><td>{escape(word(value)) or DASH}</td></tr>"
         for group in groups.values()
         for name, (value, set_) in group.items()
         if set_

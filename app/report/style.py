@@ -92,7 +92,7 @@ figure { margin: 0 0 1.8rem; }
 .area .base { color: var(--soft); stroke-width: 1px; stroke-dasharray: 2 3; }
 .basis { position: absolute; right: 6px; transform: translateY(-100%); color: var(--soft);
   font-size: .78rem; max-width: 92%; overflow: hidden; text-overflow: ellipsis;
-  white-space: nowrap; }
+  white-space: nowrap; text-shadow: 0 0 2px var(--paper), 0 0 4px var(--paper); }
 .area .zero { color: var(--ink); stroke-width: 1px; }
 .line { fill: none; stroke: currentColor; stroke-width: 2.1px; stroke-linejoin: round; }
 .line.level { stroke-width: 1.6px; stroke-opacity: .75; }
@@ -184,7 +184,8 @@ th[aria-sort=descending] button::after { content: " \\2193"; }
 .keys section { break-inside: avoid; margin-bottom: 1.4rem; }
 .keys table { width: 100%; }
 .keys td { padding: .16rem .2rem; white-space: normal; overflow-wrap: anywhere; }
-.keys td:first-child { color: var(--soft); padding-right: 1rem; }
+.keys td:first-child { color: var(--soft); padding-right: 1rem; white-space: nowrap; }
+.keys td + td { text-align: left; }
 .keys .set td { font-weight: 700; color: var(--ink); }
 pre { background: var(--tint); border: 1px solid var(--line); border-radius: 6px;
   padding: .8rem 1rem; white-space: pre-wrap; overflow-wrap: anywhere; font-size: .88rem;

@@ -217,14 +217,12 @@ def hurt_table(than: str, kind: str, found: Sequence[result_fields.Hurt]) -> str
     """All strategies against one."""
     words = "alone" if kind == "alone" else "with one model for all"
     sure = any(h.certain is not None for h in found)
-    lines = "".join(hurt_line(h, sure) for h in found)
-    beyond = "<th>beyond noise</th>" if sure else ""
-    return (
-        f"<h3>Worse off than {words} ({escape(than)})</h3>\n"
-        '<div class="wide words"><table><thead><tr><th>strategy</th><th>users</th>'
-        f"{beyond}<th>who, the worst hurt first</th></tr></thead>"
-        f"<tbody>{lines}</tbody></table></div>"
-    )
+    lines = "".join(hurt_line(h, sure) for h in found if h.users)
+    none = ", ".join(h.strategy for h in found if not h.users)
+    heads = ["strategy", "users", *["beyond noise"] * sure, "who, the worst hurt first"]
+    table = wide(heads, lines).replace('"wide"', '"wide words"', 1) if lines else ""
+    nobody = f'<p class="soft">Nobody: {escape(none)}.</p>' if none else ""
+    return f"<h3>Worse off than {words} ({escape(than)})</h3>\n{table}{nobody}"
 
 
 def hurt_line(found: result_fields.Hurt, sure: bool) -> str:

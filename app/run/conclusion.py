@@ -20,7 +20,7 @@ from corsage.app.run.user_columns import thinned
 from corsage.core.configuration.config import Config
 from corsage.core.errors import NotInstalled
 from corsage.core.files import guarded, write_atomically
-from corsage.core.pairs.hurt import hurts
+from corsage.core.pairs.hurt import with_hurt
 from corsage.core.registry import attached
 from corsage.core.version import VERSION
 from corsage.strategies.effort import said
@@ -52,10 +52,7 @@ def results(folder: Path, config: Config) -> list[Result]:
     """All results so far, in the order of the config."""
     rounds = config.run.num_rounds
     parts = (read_result(folder / name, rounds) or [] for name in config.run.strategy)
-    found = [result for part in parts for result in part]
-    beside = hurts(found)
-    own = ({kind: hurt.json() for kind, hurt in beside[r["strategy"]].items()} for r in found)
-    return [{**result, "hurt": hurt} for result, hurt in zip(found, own, strict=True)]
+    return with_hurt([result for part in parts for result in part])
 
 
 def failures(folder: Path, config: Config, found: Sequence[Result] | None = None) -> dict[str, str]:

@@ -70,6 +70,21 @@ def read_result(folder: Path, rounds: int) -> list[Result] | None:
         return None
 
 
+def without_result(folder: Path, rounds: int) -> str:
+    """The reason why a strategy has no results after `rounds` that can be used; and what to do."""
+    again, model = f"--resume {folder.parent}", folder / MODEL
+    if not (folder / RESULT).is_file():
+        return read_failure(folder) or f"it has no result yet; finish the run: {again}"
+    try:
+        content = unsealed(folder / RESULT)
+    except (OSError, ValueError):
+        return f"its {RESULT} is damaged; a resume makes it anew: {again}"
+    if (done := content.get("num-rounds")) != rounds:
+        return f"its result is of {done} rounds, not {rounds}; finish the run: {again}"
+    sound = content.get("model") == digest(model.read_bytes() if model.is_file() else b"")
+    return f"its {USER_COLUMNS if sound else MODEL} is damaged; a resume makes it anew: {again}"
+
+
 def results_in(content: Mapping[str, Any], folder: Path) -> list[Result] | None:
     """The results that a file's content says, its users' columns put back; None if damaged."""
     results: Any = content.get("results")

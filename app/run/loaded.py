@@ -11,7 +11,7 @@ from corsage.app.results.known_models import allow
 from corsage.app.results.row import Row, users_of
 from corsage.app.results.rowfile import RowFile
 from corsage.app.results.run import Run
-from corsage.app.run.endings import read_failure, read_result
+from corsage.app.run.endings import read_result, without_result
 from corsage.app.run.resuming import read_config
 from corsage.core.configuration.config import Config
 from corsage.core.errors import CheckpointError, ConfigError, OtherData
@@ -51,7 +51,8 @@ def load(folder: str | Path, models: Iterable[str] = ()) -> Run:
         ) from error
     rows, failed = rows_in(place, config)
     if not rows:
-        raise CheckpointError(f"{folder}: has no result yet; finish the run: --resume {place}")
+        name, why = next(iter(failed.items()))
+        raise CheckpointError(f"{folder}: {name}: {why}")
     return Run(rows, failed, place, config.flat())
 
 
@@ -61,8 +62,7 @@ def rows_in(place: Path, config: Config) -> tuple[dict[str, Row], dict[str, str]
     for name in config.run.strategy:
         found = read_result(place / name, config.run.num_rounds)
         if found is None:
-            why = read_failure(place / name) or f"it is not finished; --resume {place}"
-            failed[name] = why
+            failed[name] = without_result(place / name, config.run.num_rounds)
             continue
         shared = partial(shared_arrays, place / name)
         for json in found:

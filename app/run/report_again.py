@@ -14,6 +14,7 @@ from corsage.app.run.endings import RESULT, is_sound, read_failure, results_in
 from corsage.app.run.resuming import not_a_run, read_config
 from corsage.core.errors import UNUSABLE, CheckpointError, ConfigError
 from corsage.core.files import guarded, parsed, unsealed
+from corsage.core.pairs.hurt import with_hurt
 from corsage.core.version import VERSION
 
 USAGE = """\
@@ -90,9 +91,8 @@ def read(folder: Path) -> Found:
             failed[name] = read_failure(folder / name) or "it has no result yet"
     if not results:
         raise not_a_run(folder, "no strategy has a result yet, so there is nothing to report")
-    return Found(
-        config, results, failed, [row for name in names for row in read_rows(folder / name)]
-    )
+    rows = [row for name in names for row in read_rows(folder / name)]
+    return Found(config, with_hurt(results), failed, rows)
 
 
 def names_of(config: Mapping[str, Any]) -> list[str]:

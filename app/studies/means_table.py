@@ -35,16 +35,18 @@ def heads(study: Study) -> list[str]:
     ]  # fmt: skip
 
 
-def cells(one: Compared, settings: list[str]) -> list[str]:
-    """A row's line."""
+def cells(one: Compared, study: Study) -> list[str]:
+    """A row's line; a row that not every seed has says how many do."""
     row, found = one.row, one.difference
     text = row.measure.text
     middle = f"{text(row.mean)} ± {text(row.sd)}" if row.sd is not None else text(row.mean)
     seeds = within(found.over_seeds, row.measure) if found else ""
     users = within(found.over_users, row.measure) if found else ""
     mean = signed(found.mean, row.measure) if found else "best" if one.only_best else ""
+    seen, asked = len(row.seeds), len(study.seeds)
+    some = f" ({seen} of {asked} seeds)" if seen < asked else ""
     return [
-        row.strategy, *(row.settings.get(key, DASH) for key in settings), middle,
+        row.strategy + some, *(row.settings.get(key, DASH) for key in study.settings), middle,
         text(row.over_users), DASH if (all_of := over_samples(row)) is None else text(all_of),
         text(row.average("worst10")), mean, seeds, users,
         *costs(row),
@@ -86,7 +88,7 @@ def study_table(study: Study) -> Airy:
     table = Airy(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
     longest = max(len(row.strategy) for row in study.rows)
     table.spare = max(longest - NAME_COLUMNS, 0)
-    lines = [cells(one, study.settings) for one in study.compared]
+    lines = [cells(one, study) for one in study.compared]
     for place, head in enumerate(heads(study)):
         if place and all(line[place] in ("", DASH) for line in lines):
             continue

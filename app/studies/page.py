@@ -85,17 +85,17 @@ def page(name: str, study: Study, grid: Grid) -> str:
 def table(study: Study) -> str:
     """As on the terminal."""
     head = "".join(f"<th>{escape(h).strip().replace(chr(10), '<br>')}</th>" for h in heads(study))
-    lines = "".join(line(one, study.settings) for one in study.compared)
+    lines = "".join(line(one, study) for one in study.compared)
     return (
         f'<div class="wide"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{lines}</tbody></table></div>"
     )
 
 
-def line(one: Compared, settings: list[str]) -> str:
+def line(one: Compared, study: Study) -> str:
     """A row's line."""
     mark = ' class="best"' if one.only_best else ""
-    return f"<tr{mark}>{''.join(f'<td>{escape(c)}</td>' for c in cells(one, settings))}</tr>"
+    return f"<tr{mark}>{''.join(f'<td>{escape(c)}</td>' for c in cells(one, study))}</tr>"
 
 
 def picture(study: Study) -> str:

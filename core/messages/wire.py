@@ -238,6 +238,7 @@ class Task(Settings):
         device knows itself.
     cohort_options : what else is said to each cohort.
     members : the users of the cohorts that the node does not know yet.
+    former : the cohorts that had these users before, whose states are theirs.
     options : what the algorithm says besides: its client declares that (`Takes`).
     """
 
@@ -253,6 +254,7 @@ class Task(Settings):
     many_machines: bool = said(Flag(), False, device=False)
     cohort_options: list[dict[str, Any]] = said(JsonTables(), list)
     members: dict[str, list[str]] = said(Json(Table(others=Listed(Text(400), least=1))), dict)
+    former: list[str] = said(Listed(Text(400)), list)
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def kept(self, place: int) -> list[int]:

@@ -16,6 +16,7 @@ import numpy as np
 from corsage.core.measures import Measure, measure_of
 from corsage.core.pairs.noise import NORMAL_QUANTILE, Sums, paired_errors, sums_of
 
+Result = Mapping[str, Any]
 TIE = 1e-6
 """Two values are a tie if they differ by no more than this share of them: rounding does that."""
 NO_DIFFERENCE = 1e-9
@@ -101,7 +102,14 @@ def alike(name: str, references: Sequence[str]) -> list[str]:
     return [*tuned, *references]
 
 
-def hurts(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Hurt]]:
+def with_hurt(results: Sequence[Result]) -> list[Result]:
+    """Rows of a table, each with the users hurt in it, if it does not have them yet."""
+    beside = hurts(results)
+    own = ({kind: hurt.json() for kind, hurt in beside[r["strategy"]].items()} for r in results)
+    return [r if r.get("hurt") else {**r, "hurt": h} for r, h in zip(results, own, strict=True)]
+
+
+def hurts(results: Sequence[Result]) -> dict[str, dict[str, Hurt]]:
     """The users hurt in each row of a table, as files have these."""
     rows = {}
     for result in results:

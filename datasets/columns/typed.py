@@ -171,9 +171,10 @@ def check_levels(name: str, levels: Sequence[str], rows: int, source: Source) ->
     """Refuse words that are texts or names."""
     long = [v for v in levels if len(v) > MOST_WORD_CHARACTERS or not v.isprintable()]
     if long:
+        why = "too long" if long[0].isprintable() else "it has a character that cannot be seen"
         raise source.error(
             name, lambda word: word.strip().lower() == long[0].lower(),
-            f"no category: too long, or not to be printed; correct it, or drop-columns={name}",
+            f"no category: {why}; correct it, or drop-columns={name}",
         )  # fmt: skip
     free = len(levels) > FREE_TEXT and 2 * len(levels) > rows
     if free or len(levels) > MOST_LEVELS:

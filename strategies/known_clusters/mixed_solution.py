@@ -212,7 +212,7 @@ class MixedSolution:
         if estimates:  # how sure w_j is, too
             rows["covariance"] = self.state.covariance[self.state.place(cohort.cluster)]
             template["em"] = np.zeros((2, d))
-        known = bool(self.job.progress.versions.get(cohort.name))
+        known = bool(cohort.version(self.job.progress.versions))
         options = {"moves": known, "as": self.last, "next": self.next, "em": estimates}
         fault = partial(step_fault, gamma=rows["next"], users=len(cohort.users))
         return Request(cohort, rows, options, template, TRAVELLED, fault)

@@ -226,7 +226,7 @@ class OwnSums:
         """The sums of each of a cohort's users, after a step of theirs if there is a centre."""
         d, users = len(self.state.model), len(cohort.users)
         template = {"sums": np.zeros((users, d * (d + 1) // 2 + d + 1))}
-        known = bool(self.job.progress.versions.get(cohort.name))
+        known = bool(cohort.version(self.job.progress.versions))
         moves = known and not self.exact and len(self.state.w) > 0
         options: dict[str, Any] = {"ask": "quadratics", "moves": moves, "as": self.kind}
         if users > 1:

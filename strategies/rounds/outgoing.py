@@ -92,16 +92,20 @@ def task_for(
     number: int,
     users: list[str],
     options: Mapping[str, Any],
+    among: Sequence[str] = (),
     **fields: Any,
 ) -> ConfigRecord:
-    """The task of a node; `fields` of it are as its exchange says, or its round."""
+    """The task of a node; `fields` of it are as its exchange says, or its round.
+
+    Cohorts have the versions of states that users `among` them have.
+    """
     versions, kept = job.progress.versions, [*job.durable, job.before]
     task = replace(
         job.task,
         round=number,
         users=users,
-        versions=[versions.get(user, 0) for user in users],
-        keep=[held.get(user, 0) for user in users for held in kept],
+        versions=[versions.get(user, 0) for user in among or users],
+        keep=[held.get(user, 0) for user in among or users for held in kept],
         options=options,
         **fields,
     )

@@ -160,6 +160,13 @@ def test_an_invisible_character_has_a_place(
     assert r"line 7, column 'shop': 'north\u200b' is no id of a user" in said
     with pytest.raises(DataError, match=r"row 5, user: 'north\\u200b' is no id"):
         fit(table, user="shop", label="sales")
+    named = made(2, 4).rename(columns=lambda name: name.replace("sales", "sal\u200bes"))
+    named.to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(DataError, match=r"the name of column 'sal\\u200bes': it has a character"):
+        fit(named, user="shop", label=named.columns[1])
+    words = [f"{tmp_path}/t.csv", "user=shop", f"label={named.columns[1]}"]
+    assert command.run(["fit", *words]) == 2
+    assert "the name of column 'sal" in capsys.readouterr().err
 
 
 def test_identifiers_and_marks_are_asked_about(tmp_path: Path) -> None:

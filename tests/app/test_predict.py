@@ -225,6 +225,12 @@ def test_damaged_files_and_unfinished_runs_are_one_line(
 ) -> None:
     run, _ = table
     file, *contents = damaged(run)
+    whole = (one := run / "exact-local" / "result.json").read_bytes()
+    one.write_bytes(whole.replace(b"exact-local", b"exact-lokal"))
+    assert (
+        "result.json is damaged; a resume makes it anew" in corsage.load(run).failed["exact-local"]
+    )
+    one.write_bytes(whole)
     before = file.read_bytes()
     try:
         for content in contents:

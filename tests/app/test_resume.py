@@ -68,6 +68,12 @@ def copy(whole: Path, tmp_path: Path) -> Path:
     return folder
 
 
+def test_a_page_that_is_made_again_says_the_same(whole: Path) -> None:
+    before = (whole / "report.html").read_text()
+    assert run(["report", str(whole)], "") == 0 and "Beyond noise" in before
+    assert (whole / "report.html").read_text() == before
+
+
 def test_three_checkpoints_are_kept(whole: Path) -> None:
     for name in ("fedrep", "fedavg"):
         assert [number for number, _ in found(whole / name)] == [4, 5, 6]

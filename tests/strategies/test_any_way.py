@@ -29,7 +29,6 @@ from hypothesis.stateful import (
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.app.run.checkpoint import read_checkpoint
-from corsage.clients import client_class
 from corsage.core.errors import RoundFailed
 from corsage.core.registry import ALGORITHMS
 from corsage.solvers.convex_clustering import selection
@@ -184,20 +183,14 @@ class AnyWay(RuleBasedStateMachine):
             # Clusters do not wait for each other: the round goes on with those that have answered,
             # and would come to other numbers.
             assert self.name.startswith("async-")
-            self.die()
+            self.die(self.nodes)
 
     @precondition(lambda self: self.goes_on)
-    @rule()
-    def die(self) -> None:
-        """Between two exchanges; the nodes are others, and as many."""
-        self.strategy, self.grid = self.fresh(), self.made()
-
-    @precondition(lambda self: self.goes_on and not client_class(self.name).cohorts)
     @rule(nodes=NODES)
-    def die_and_be_dealt_anew(self, nodes: int) -> None:
-        """To another number of nodes, where users keep what is theirs, and not cohorts."""
+    def die(self, nodes: int) -> None:
+        """Between two exchanges; the nodes are others, as many as before or more or fewer."""
         self.nodes = nodes
-        self.die()
+        self.strategy, self.grid = self.fresh(), self.made()
 
     @precondition(lambda self: self.goes_on)
     @rule(later=st.integers(1, 3))
@@ -206,7 +199,7 @@ class AnyWay(RuleBasedStateMachine):
         at = min(self.kept + later, self.rounds)
         with pytest.raises(KeyboardInterrupt):
             self.fresh(at).start(self.grid)
-        self.die()
+        self.die(self.nodes)
 
     @rule()
     def look(self) -> None:

@@ -3,7 +3,8 @@
 A cohort is all users of one known cluster that one node hosts, as one participant: thirty thousand
 users in five clusters are five participants. Its models are kept, sent for and answered for
 together, and a node that hosts a whole cluster does its averaging. On a device a cohort is the
-device's one user, and has its name.
+device's one user, and has its name. Users who are dealt anew find their models in what other
+cohorts kept: the server knows the version of each user's.
 """
 
 from __future__ import annotations
@@ -24,12 +25,20 @@ from corsage.strategies.rounds.state import Progress
 
 @dataclass(frozen=True)
 class Cohort:
-    """The users of one cluster that one node hosts."""
+    """The users of one cluster that one node hosts.
+
+    Its node is told who they are until it has kept a state of theirs `since` that exchange.
+    """
 
     name: str
     cluster: str
     node: int
     users: tuple[str, ...]
+    since: int = 0
+
+    def version(self, versions: Mapping[str, int]) -> int:
+        """The version of its users' states, which is one; 0: they have none."""
+        return versions.get(self.users[0], 0)
 
 
 @dataclass
@@ -130,8 +139,6 @@ class KnownClusters:
             others = set(names.refused)
             users = [user for user in self.job.members.users if user not in others]
             cohorts = self._grouped(users, names)
-            if self._names is not names:
-                check_dealt(cohorts, self.job.progress)
             clusters = {cohort.cluster for cohort in cohorts}
             places = [place for place, name in enumerate(names.known) if name in clusters]
             self._present = Present([names.known[place] for place in places], places, cohorts)
@@ -168,25 +175,31 @@ class KnownClusters:
     def _grouped(self, users: list[str], names: ClusterNames) -> list[Cohort]:
         members = self.job.members.everybody
         known = [user for user in users if self.cluster_of(members[user])]
-        return cohorts_of(members, known, self.cluster_of, frozenset(names.apart))
+        progress = self.job.progress
+        return cohorts_of(members, known, self.cluster_of, progress, frozenset(names.apart))
 
 
 def cohorts_of(
     members: dict[str, Member],
     users: Iterable[str],
     cluster_of: Callable[[Member], str],
+    progress: Progress,
     apart: frozenset[str] = frozenset(),
 ) -> list[Cohort]:
-    """The users as cohorts; those of the clusters in `apart` one by one."""
-    groups: dict[tuple[str, int, str], list[str]] = {}
+    """The users as cohorts; those of the clusters in `apart` one by one.
+
+    Who was dropped where others went on is of another version, and so of another cohort.
+    """
+    groups: dict[tuple[str, int, str, int], list[str]] = {}
     for user in users:
         member = members[user]
         cluster = cluster_of(member)
         own = user if cluster in apart else ""
-        groups.setdefault((cluster, member.node, own), []).append(user)
+        version = progress.versions.get(user, 0)
+        groups.setdefault((cluster, member.node, own, version), []).append(user)
     cohorts = [
-        Cohort(cohort_name(cluster, group), cluster, node, Names(group))
-        for (cluster, node, _), group in groups.items()
+        Cohort(cohort_name(cluster, group), cluster, node, Names(group), progress.exchange)
+        for (cluster, node, *_), group in groups.items()
     ]
     return sorted(cohorts, key=lambda cohort: (cohort.cluster, cohort.name))
 
@@ -208,25 +221,13 @@ def cohort_name(cluster: str, users: list[str]) -> str:
     """A lone user's id; else a name that changes with the users."""
     if len(users) == 1:
         return users[0]
-    return f"cluster {cluster} #{blake2b(chr(31).join(users).encode(), digest_size=6).hexdigest()}"
+    digest = blake2b(chr(31).join(users).encode(), digest_size=6)
+    return of_several(cluster) + digest.hexdigest()
 
 
-def check_dealt(cohorts: Sequence[Cohort], progress: Progress) -> None:
-    """Refuse to go on where the kept states are those of other cohorts: their models are not found.
-
-    A device that is gone, or lost its state, is neither: it has a single user.
-    """
-    names = {cohort.name for cohort in cohorts}
-    new = [cohort for cohort in cohorts if cohort.name not in progress.versions]
-    lost = {user: c for c in new for user in c.users if user in progress.trained}
-    gone = [name for name in progress.versions if name not in names]
-    if any(name in lost or name not in progress.trained for name in gone) and lost:
-        cluster = next(iter(lost.values())).cluster
-        raise ConfigError(
-            f"num-nodes: users of cluster {cluster} are on other nodes than before, and their "
-            "models, which a node keeps together, are not found: go on with the num-nodes that the "
-            "run began with, or start a new run."
-        )
+def of_several(cluster: str) -> str:
+    """The beginning of the names of a cluster's cohorts of several users."""
+    return f"cluster {cluster} #"
 
 
 def check_clusters(users: list[str], missing: list[str]) -> None:

@@ -8,7 +8,7 @@ at the same moment goes to a node in one message.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -21,7 +21,12 @@ from corsage.core.errors import NodeError, RoundFailed
 from corsage.core.messages.encoding import encode
 from corsage.core.messages.replies import Replies, by_cause, merge_replies
 from corsage.core.messages.schema import Schema
-from corsage.strategies.known_clusters.clusters.cohorts import Cohort, Present, in_groups
+from corsage.strategies.known_clusters.clusters.cohorts import (
+    Cohort,
+    Present,
+    in_groups,
+    of_several,
+)
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.outgoing import expected, message_to, new_token, task_for
 from corsage.strategies.rounds.turns import Done, Question, own
@@ -167,7 +172,13 @@ class Conversation(Generic[T]):
         requests, node = asked.requests, message.metadata.dst_node_id
         came = [reply] if reply and own(message, reply) else []
         found = merge_replies(came, {node: list(requests)}, asked.schema, {node: asked.token})
-        self.job.record(found, version=int(message.metadata.group_id))
+        cohorts = {name: [name, *request.cohort.users] for name, request in requests.items()}
+        users, kept, lost = (
+            [user for name in names for user in cohorts[name]]
+            for names in (found.users, found.kept, found.lost)
+        )
+        each = replace(found, users=users, kept={*kept}, lost={*lost})
+        self.job.record(each, version=int(message.metadata.group_id))
         self._whole.dropped |= found.dropped
         self._whole.silent |= found.silent
         self._whole.refused += found.refused
@@ -260,20 +271,19 @@ def cohort_task(
     exchange: str = "",
 ) -> ConfigRecord:
     """The task of one message; a node is told the users of cohorts that it does not know yet."""
-    versions = job.progress.versions
-    unknown = {
-        request.cohort.name: list(request.cohort.users)
-        for request in group
-        if new or not versions.get(request.cohort.name)
-    }
+    progress, cohorts = job.progress, [request.cohort for request in group]
+    unknown = [c for c in cohorts if new or c.version(progress.versions) <= c.since]
+    begin = tuple({of_several(c.cluster) for c in unknown if c.version(progress.versions)})
     return task_for(
         job,
         number,
-        [request.cohort.name for request in group],
+        [c.name for c in cohorts],
         options or {},
+        [c.users[0] for c in cohorts],
         exchange=exchange,
         cohort_options=[dict(request.options) for request in group],
-        members=unknown,
+        members={c.name: list(c.users) for c in unknown},
+        former=[n for n in progress.versions if n.startswith(begin)] if begin else [],
     )
 
 

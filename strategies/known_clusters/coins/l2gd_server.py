@@ -141,7 +141,7 @@ class CentresAndMaps(CoinServer[AsyncL2GDState]):
         if cohort.cluster not in known:
             return Affine(0.0, state.model)
         place = known.index(cohort.cluster)
-        if not self.job.progress.versions.get(cohort.name):
+        if not cohort.version(self.job.progress.versions):
             return Affine(0.0, state.centres[place])
         return Affine(state.factor[place], state.shift[place])
 

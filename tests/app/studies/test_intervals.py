@@ -115,6 +115,7 @@ def test_a_seed_that_failed_is_left_out_of_pairs_and_named() -> None:
     )
     study = Study([*found[:2], broken], missing={"seed=3": "killed"})
     assert [len(row.seeds) for row in study.rows] == [3, 2]
+    assert study.table.count("(2 of 3 seeds)") == 1
     assert {"seed=2: fedavg failed: no", "seed=3 failed: killed"} <= set(study.notes())
 
 

@@ -100,7 +100,7 @@ def test_what_is_ready_at_once_goes_to_a_node_in_one_message_if_shapes_allow() -
 def test_nodes_are_told_the_users_of_cohorts_that_they_do_not_know() -> None:
     job, present = there()
     name = present.cohorts[0].name
-    job.progress.versions[name] = 4
+    job.progress.versions.put([name, *present.cohorts[0].users], 4)
     asked = ask_each(job, present, lambda c: Request(c, options={"of": c.cluster}))
     task = decode_task(asked.messages()[0].content["config"])  # type: ignore[arg-type]
     assert task.users == [name, "3"] and task.versions == [4, 0]

@@ -8,15 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
+from hypothesis import settings as effort
 from hypothesis import strategies as st
 
+from corsage.app.client_app import app
+from corsage.app.local_grid import LocalGrid
 from corsage.app.nodes.node import hosted_together
 from corsage.app.nodes.reporting import Report
 from corsage.app.nodes.work import Worker, read_members, write_members
 from corsage.clients.base import Got, Sent
 from corsage.clients.known_clusters.async_l2gd import AsyncL2GDClient
 from corsage.core.errors import ConfigError, NodeError
+from corsage.strategies import strategy_class
 from corsage.strategies.known_clusters.clusters.cohorts import (
     ClusterNames,
     KnownClusters,
@@ -24,8 +28,11 @@ from corsage.strategies.known_clusters.clusters.cohorts import (
     cohort_name,
     cohorts_of,
 )
+from corsage.strategies.rounds.base import Result
+from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.roster import Member
-from tests.support.federations import ELLIPSES, TIES, federate
+from corsage.strategies.rounds.state import Progress
+from tests.support.federations import ELLIPSES, TIES, federate, same_arrays, settings
 from tests.support.grids import Watched
 from tests.support.known_users import hosting
 from tests.support.resuming import Resume, Stop
@@ -37,7 +44,7 @@ def cluster_of(member: Member) -> str:
     return member.cluster
 
 
-@settings(max_examples=50, deadline=None)
+@effort(max_examples=50, deadline=None)
 @given(CLUSTERS, st.integers(1, 9))
 def test_every_user_is_hosted_by_one_node_with_its_cluster(names: list[str], count: int) -> None:
     """Whole clusters if there are enough for all nodes, else equal shares in their order."""
@@ -55,13 +62,13 @@ def test_every_user_is_hosted_by_one_node_with_its_cluster(names: list[str], cou
         assert order == sorted(order)
 
 
-@settings(max_examples=50, deadline=None)
+@effort(max_examples=50, deadline=None)
 @given(CLUSTERS, st.lists(st.integers(0, 3), min_size=40), st.sets(st.sampled_from("abcdef")))
 def test_cohorts_are_the_users_of_a_cluster_at_a_node(
     names: list[str], nodes: list[int], single: set[str]
 ) -> None:
     members = {str(i): Member(nodes[i], 5, 5, name) for i, name in enumerate(names)}
-    cohorts = cohorts_of(members, list(members), cluster_of, frozenset(single))
+    cohorts = cohorts_of(members, list(members), cluster_of, Progress(), frozenset(single))
     assert sorted(user for c in cohorts for user in c.users) == sorted(members)
     assert len({cohort.name for cohort in cohorts}) == len(cohorts)
     for cohort in cohorts:
@@ -166,17 +173,24 @@ def test_one_cohorts_failure_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None
     assert set(strategy.progress.versions.values()) == {strategy.progress.exchange}
 
 
-@pytest.mark.parametrize(("before", "after"), [(3, 5), (12, 3), (3, 12)])
-@pytest.mark.parametrize("name", ["async-l2gd", "mixed-model"])
-def test_a_resume_on_other_nodes_is_refused(
-    tmp_path: Path, name: str, before: int, after: int
-) -> None:
-    """A cohort that is another one finds no models; it would end elsewhere, and nobody notice."""
-    stopped = Stop(tmp_path / "checkpoint", 3)
-    with pytest.raises(KeyboardInterrupt):
-        federate(name, before, [stopped])
-    with pytest.raises(ConfigError, match=r"num-nodes: users of cluster .* on other nodes"):
-        federate(name, after, [Resume(tmp_path / "checkpoint", 2)])
+@pytest.mark.parametrize("name", ["async-l2gd", "async-al2sgd", "mixed-model"])
+def test_a_resume_on_other_nodes_finds_every_users_model(tmp_path: Path, name: str) -> None:
+    """Three times; at last on the nodes that it began on, whose cohorts' states are old by then."""
+    path, keys = tmp_path / "checkpoint", {"num_rounds": 6, "mixed_intervals": "never"}
+
+    def run(nodes: int, *callbacks: Callback) -> Result:
+        strategy = strategy_class(name)(settings(name, **keys), callbacks, "dealt anew")
+        strategy.job.state_dir = str(tmp_path / f"users of {not callbacks}")
+        return strategy.start(LocalGrid(app, nodes))
+
+    whole = run(1)
+    for nodes, first, last in ((3, 0, 1), (12, 1, 2), (5, 2, 3)):
+        again = [Resume(path, first)] if first else []
+        with pytest.raises(KeyboardInterrupt):
+            run(nodes, *again, Stop(path, last + 1))
+    result = run(3, Resume(path, 3))
+    assert same_arrays(result.arrays, whole.arrays, 0)
+    assert result.json()[0]["per_user"] == pytest.approx(whole.json()[0]["per_user"])
 
 
 def test_a_resume_on_nodes_with_the_same_cohorts_is_not(tmp_path: Path) -> None:
