@@ -187,7 +187,9 @@ class Preparation:
 
     def scaled(self, inputs: Floats) -> Array:
         """Inputs as the model sees them, with all digits that the data have."""
-        return np.asarray((inputs - np.array(self.shift)) * np.array(self.scale))
+        out = inputs - np.array(self.shift)
+        out *= np.array(self.scale)  # in place: of millions of rows a copy less
+        return out
 
     def own(self, inputs: Floats, labels: Array) -> Preparation:
         """By the mean and spread of one user's own training rows, before they are scaled."""
