@@ -88,11 +88,9 @@ class Node:
         if data.facts is None:
             return None
         train = np.zeros(len(data.y), dtype=bool)
-        for user in self.users:
-            start, middle, _ = data.bounds[data.index[user]].tolist()
-            train[start:middle] = True
+        train[data.rows(self.users, test=False)[0]] = True
         given = data.facts, data.x, data.y, train, self.sums, self.shares
-        facts: TableFacts = attached("summed tables").summed(*given)
+        facts: TableFacts = self.cache.get("table", lambda: attached("summed tables").summed(*given))
         return facts
 
 

@@ -168,6 +168,8 @@ class Preparation:
         x : cells (n, columns), in this order; words by their place in `levels`; NaN is missing.
         levels : for each column, the words that the cells of a category number.
         """
+        if all(column.kind != CATEGORY and not column.flagged for column in self.columns):
+            return np.where(np.isnan(x), np.array([column.fill for column in self.columns]), x)
         out = np.zeros((len(x), len(self.features)))
         at = 0
         for i, column in enumerate(self.columns):
