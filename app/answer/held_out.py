@@ -37,6 +37,13 @@ KEYS_OF_FILES = (
     *("feature-columns", "drop-columns", "category-columns"),
 )
 """Keys of a file that a table in memory has no use for."""
+SCORES_ALONE = {
+    "engine": "local",
+    "mixed-neighbours": "never",
+    "mixed-intervals": "never",
+    "mixed-summary": "none",
+}
+"""Keys of a trial, of which nothing but scores is kept."""
 
 
 def refits(config: Config) -> bool:
@@ -142,6 +149,6 @@ def trial(config: Config) -> dict[str, Json]:
     """The rows of one comparison in this process, by their names."""
     from corsage.app import simulation
 
-    here = replace(config, run=replace(config.run, engine="local"))
+    here = Config.parse({**config.flat(), **SCORES_ALONE})
     found = simulation.compared(simulation.made(here), progress=False)
     return {row.name: row.numbers for row in found.rows.values()}
