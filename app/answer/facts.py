@@ -18,7 +18,8 @@ MOST_RESIDUALS = 1500
 def facts(row: Row) -> Json:
     """Numbers of a row whose models are fitted to all rows of its data."""
     data = row.users_data()
-    found: Json = {"rows": len(data.y), "users": len(data.users), "columns": columns(data)}
+    found: Json = {"rows": len(data.y), "users": len(data.users)}
+    found |= {"columns": columns(data)} if len(data.shape) == 1 else {}
     if data.clusters:
         found["clusters"] = len(set(data.clusters.values()))
     head = row.file.header

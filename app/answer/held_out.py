@@ -48,10 +48,15 @@ SCORES_ALONE = {
 
 def refits(config: Config) -> bool:
     """True if what is compared is solved exactly, of a table whose test rows are ours to choose."""
-    kind, names = data_set(config.data.dataset), config.run.strategy
-    if kind.arranged or config.new.wanted or config.model.model != "linear":
+    solved = {*map(source, config.run.strategy)} <= {*SOLVED_LINEAR}
+    if not solved or config.new.wanted or config.model.model != "linear":
         return False
-    return {*map(source, names)} <= {*SOLVED_LINEAR} and load_table(config.data).test is None
+    return may_train_on_all(config)
+
+
+def may_train_on_all(config: Config) -> bool:
+    """True if test rows are ours to choose, so that none need be."""
+    return not data_set(config.data.dataset).arranged and load_table(config.data).test is None
 
 
 def compared(config: Config) -> Json:
