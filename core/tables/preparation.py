@@ -75,7 +75,8 @@ class Label:
 
     def original(self, values: V) -> V:
         """The model's numbers, an array or a tensor, in the label's unit."""
-        return values * self.scale + self.mean  # type: ignore[operator,return-value]
+        with np.errstate(over="ignore"):  # what no number can hold is infinite
+            return values * self.scale + self.mean  # type: ignore[operator,return-value]
 
 
 @dataclass(frozen=True)
