@@ -115,6 +115,7 @@ __all__ = [
     "MixedModel",
     "PFedMe",
     "PerFedAvg",
+    "RandomIntercepts",
     "Scaffold",
     "SingleCluster",
     "Strategy",

@@ -20,7 +20,7 @@ OWN_TABLES = ("csv", "npz", "memory")
 OTHERS_CLUSTER = "others"
 """The cluster of users whose cluster is not known, where others' are."""
 LINEAR = ("mixed-model", "exact-global", "exact-local")
-LEVELS, CENTRE = "random-intercepts", "single-cluster"
+LEVEL_ALONE, AROUND_ONE = "random-intercepts", "single-cluster"
 """What the mixed model is with fewer variances: easier to beat noise with, where rows are few."""
 OWN_MODEL = ("mixed-random", "mixed-variances", "known-gamma", "known-lambda")
 """Keys of whoever has a mixed model in mind."""
@@ -97,9 +97,9 @@ def strategies_of(data: FederatedData, given: Mapping[str, Any]) -> str:
     first, together, alone = LINEAR
     simpler, free = [], not any(key in given for key in OWN_MODEL)
     if free and width(data) and str(given.get("intercept", True)).lower() == "true":
-        simpler.append(LEVELS)
+        simpler.append(LEVEL_ALONE)
     if free and not data.num_classes:
-        simpler.append(CENTRE)
+        simpler.append(AROUND_ONE)
     clustered = "mixed-grouping" not in exact(data)
     return ",".join([first, *simpler, together, *["exact-cluster"] * clustered, alone])
 

@@ -90,7 +90,9 @@ class Node:
         train = np.zeros(len(data.y), dtype=bool)
         train[data.rows(self.users, test=False)[0]] = True
         given = data.facts, data.x, data.y, train, self.sums, self.shares
-        facts: TableFacts = self.cache.get("table", lambda: attached("summed tables").summed(*given))
+        facts: TableFacts = self.cache.get(
+            "table", lambda: attached("summed tables").summed(*given)
+        )
         return facts
 
 

@@ -18,9 +18,9 @@ FAVOURITE = "mixed-model"
 """It is one model for all, or one each, where the data are best served by that."""
 SURE_ERRORS = 2.0
 """Standard errors of a mean difference over users that chance hardly exceeds."""
-EQUAL = 0.99
+AS_LARGE = 0.99
 """A share of the largest variance from which on another is as large."""
-RELEVANT = 1e-3
+LEAST_GAIN = 1e-3
 """A share of the loss; what is gained by less is not worth another model, however certain it is."""
 WHAT = {
     "exact-global": "for one model",
@@ -91,7 +91,7 @@ def ahead_over_rows(one: Result, other: Result) -> bool:
     gains = merits[0] - merits[1]
     gain, n = float(share @ gains), len(users)
     error = math.sqrt(n / (n - 1) * float(np.square(share * (gains - gain)).sum()))
-    return gain > max(SURE_ERRORS * error, RELEVANT * abs(float(share @ merits[1])))
+    return gain > max(SURE_ERRORS * error, LEAST_GAIN * abs(float(share @ merits[1])))
 
 
 def tables(results: Sequence[Result]) -> list[Group]:
@@ -193,7 +193,7 @@ def differs_most(own: Result) -> str:
     sizes = np.mean([np.diag(d) for d in spread["users"].values()], 0)[: len(names)]
     if not len(sizes) or sizes.max() <= 0:
         return "; they differ in level alone" if np.any(list(spread["users"].values())) else ""
-    if len(sizes) > 1 and np.sort(sizes)[-2] > EQUAL * sizes.max():
+    if len(sizes) > 1 and np.sort(sizes)[-2] > AS_LARGE * sizes.max():
         return ""  # one variance for all of them
     return f"; the effect of {names[int(sizes.argmax())]} differs most"
 

@@ -31,7 +31,7 @@ from corsage.core.tables.preparation import MOST_SCALE, Column, Label, Preparati
 if TYPE_CHECKING:
     from corsage.core.configuration.config import Config
 
-SMALLEST = 1e-150
+LEAST_NUMBER = 1e-150
 """Of numbers that are smaller no square can be held."""
 Built = Callable[[tuple[int, ...], int], Any]
 """The network for samples of a shape, and so many classes; None if there is none."""
@@ -123,9 +123,9 @@ def label_of(said: Sequence[ColumnFacts], numbers: bool, scaling: str, centred: 
 
 def standard(name: str, moments: Moments, centred: bool) -> tuple[float, float]:
     """Shift and scale of a column; DataError if its numbers are all but 0."""
-    if 0 < max(moments.std, abs(moments.mean)) < SMALLEST:
+    if 0 < max(moments.std, abs(moments.mean)) < LEAST_NUMBER:
         raise DataError(
-            f"column {name!r}: all its numbers are smaller than {SMALLEST:g}, and their squares "
+            f"column {name!r}: all its numbers are smaller than {LEAST_NUMBER:g}, and their squares "
             "are 0; write it in a smaller unit, so that its numbers are larger."
         )
     return standard_of(moments, centred)

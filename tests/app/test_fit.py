@@ -114,7 +114,7 @@ def test_images_have_networks_and_the_line_says_why(capsys: pytest.CaptureFixtur
 def test_all_that_it_names_are_strategies() -> None:
     from corsage.app import automatic
 
-    simpler = (automatic.LEVELS, automatic.CENTRE, "exact-cluster")
+    simpler = (automatic.LEVEL_ALONE, automatic.AROUND_ONE, "exact-cluster")
     names = (*automatic.LINEAR, *automatic.NETWORKS.split(","), *simpler)
     assert set(names) <= set(ALGORITHMS)
 
