@@ -190,7 +190,7 @@ class Preparation:
 
     def scaled(self, inputs: Floats) -> Array:
         """Inputs as the model sees them, with all digits that the data have."""
-        out = inputs - np.array(self.shift)
+        out: Floats = inputs - np.array(self.shift)
         out *= np.array(self.scale)  # in place: of millions of rows a copy less
         return out
 
