@@ -125,8 +125,8 @@ def standard(name: str, moments: Moments, centred: bool) -> tuple[float, float]:
     """Shift and scale of a column; DataError if its numbers are all but 0."""
     if 0 < max(moments.std, abs(moments.mean)) < LEAST_NUMBER:
         raise DataError(
-            f"column {name!r}: all its numbers are smaller than {LEAST_NUMBER:g}, and their squares "
-            "are 0; write it in a smaller unit, so that its numbers are larger."
+            f"column {name!r}: all its numbers are smaller than {LEAST_NUMBER:g}, and their "
+            "squares are 0; write it in a smaller unit, so that its numbers are larger."
         )
     return standard_of(moments, centred)
 
