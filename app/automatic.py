@@ -22,7 +22,7 @@ OTHERS_CLUSTER = "others"
 LINEAR = ("mixed-model", "exact-global", "exact-local")
 LEVEL_ALONE, AROUND_ONE = "random-intercepts", "single-cluster"
 """What the mixed model is with fewer variances: easier to beat noise with, where rows are few."""
-OWN_MODEL = ("mixed-random", "mixed-variances", "known-gamma", "known-lambda")
+OWN_VARIANCES = ("mixed-random", "mixed-variances", "known-gamma", "known-lambda")
 """Keys of whoever has a mixed model in mind."""
 
 
@@ -95,7 +95,7 @@ def width(data: FederatedData) -> int:
 def strategies_of(data: FederatedData, given: Mapping[str, Any]) -> str:
     """The mixed model, simpler ones, and its bounds."""
     first, together, alone = LINEAR
-    simpler, free = [], not any(key in given for key in OWN_MODEL)
+    simpler, free = [], not any(key in given for key in OWN_VARIANCES)
     if free and width(data) and str(given.get("intercept", True)).lower() == "true":
         simpler.append(LEVEL_ALONE)
     if free and not data.num_classes:

@@ -20,7 +20,7 @@ SURE_ERRORS = 2.0
 """Standard errors of a mean difference over users that chance hardly exceeds."""
 AS_LARGE = 0.99
 """A share of the largest variance from which on another is as large."""
-LEAST_GAIN = 1e-3
+WORTH_ANOTHER = 1e-3
 """A share of the loss; what is gained by less is not worth another model, however certain it is."""
 WHAT = {
     "exact-global": "for one model",
@@ -91,7 +91,7 @@ def ahead_over_rows(one: Result, other: Result) -> bool:
     gains = merits[0] - merits[1]
     gain, n = float(share @ gains), len(users)
     error = math.sqrt(n / (n - 1) * float(np.square(share * (gains - gain)).sum()))
-    return gain > max(SURE_ERRORS * error, LEAST_GAIN * abs(float(share @ merits[1])))
+    return gain > max(SURE_ERRORS * error, WORTH_ANOTHER * abs(float(share @ merits[1])))
 
 
 def tables(results: Sequence[Result]) -> list[Group]:
