@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from corsage.strategies.known_clusters.mixed_model import MixedModel as ExactCluster
     from corsage.strategies.known_clusters.mixed_model import MixedModel as ExactGlobal
     from corsage.strategies.known_clusters.mixed_model import MixedModel as ExactLocal
+    from corsage.strategies.known_clusters.mixed_model import MixedModel as RandomIntercepts
     from corsage.strategies.known_clusters.single_cluster import SingleCluster
     from corsage.strategies.l2gd import L2GD
     from corsage.strategies.lg_fedavg import LGFedAvg
@@ -114,6 +115,7 @@ __all__ = [
     "MixedModel",
     "PFedMe",
     "PerFedAvg",
+    "RandomIntercepts",
     "Scaffold",
     "SingleCluster",
     "Strategy",

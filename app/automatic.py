@@ -20,6 +20,10 @@ OWN_TABLES = ("csv", "npz", "memory")
 OTHERS_CLUSTER = "others"
 """The cluster of users whose cluster is not known, where others' are."""
 LINEAR = ("mixed-model", "exact-global", "exact-local")
+LEVEL_ALONE, AROUND_ONE = "random-intercepts", "single-cluster"
+"""What the mixed model is with fewer variances: easier to beat noise with, where rows are few."""
+OWN_VARIANCES = ("mixed-random", "mixed-variances", "known-gamma", "known-lambda")
+"""Keys of whoever has a mixed model in mind."""
 
 
 def is_automatic(values: Mapping[str, Any]) -> bool:
@@ -55,16 +59,19 @@ def choice(data: FederatedData, given: Mapping[str, Any]) -> tuple[dict[str, Any
     users, model = len(data.users), str(given.get("model", ""))
     kind = f"{data.num_classes} classes" if data.num_classes else "numbers"
     whose = f"{kind} of {users} users"
-    if users == 1:
-        return {"strategy": "local"}, f"{whose}: there is nobody to learn from"
-    if linear(data) and model in ("", "linear") and given.get("loss") in LIKELIHOODS:
+    is_linear = linear(data) and model in ("", "linear")
+    if is_linear and given.get("loss") in LIKELIHOODS:
         return {**exact(data), **model_of(data), "strategy": LINEAR[0]}, (
             f"{whose} with loss={given['loss']}: no other method has that likelihood"
         )
-    if linear(data) and model in ("", "linear"):
-        return {**exact(data), **model_of(data)}, (
-            f"{whose} in a table of {width(data)} inputs: one linear model a user, pulled "
-            "together as strongly as the data say, beside one for all and one each alone"
+    if users == 1:
+        own = {"strategy": "exact-global", **model_of(data)} if is_linear else {"strategy": "local"}
+        return own, f"{kind} of one user: there is nobody to learn from"
+    if is_linear:
+        inputs = f"{width(data)} input{'' if width(data) == 1 else 's'}"
+        return {**exact(data), **model_of(data), "strategy": strategies_of(data, given)}, (
+            f"{whose} in a table of {inputs}: one linear model a user, pulled together as strongly "
+            "as the data say, beside simpler ones, one for all and one each alone"
         )
     what = "a table" if len(data.shape) == 1 else "images or sequences"
     return {"strategy": NETWORKS}, (
@@ -85,14 +92,25 @@ def width(data: FederatedData) -> int:
     return sum(max(len(column.levels) - 1, 1) for column in data.facts.columns)
 
 
+def strategies_of(data: FederatedData, given: Mapping[str, Any]) -> str:
+    """The mixed model, simpler ones, and its bounds."""
+    first, together, alone = LINEAR
+    simpler, free = [], not any(key in given for key in OWN_VARIANCES)
+    if free and width(data) and str(given.get("intercept", True)).lower() == "true":
+        simpler.append(LEVEL_ALONE)
+    if free and not data.num_classes:
+        simpler.append(AROUND_ONE)
+    clustered = "mixed-grouping" not in exact(data)
+    return ",".join([first, *simpler, together, *["exact-cluster"] * clustered, alone])
+
+
 def exact(data: FederatedData) -> dict[str, str]:
-    """The mixed model and its bounds, with the clusters if there are any."""
+    """The keys of methods with clusters, if there are any; its neighbours are rows of their own."""
     groups = set(data.clusters.values())
     if not 1 < len(groups) < len(data.users):
-        return {"strategy": ",".join(LINEAR), "mixed-grouping": "all"}
-    names = (*LINEAR[:2], "exact-cluster", *LINEAR[2:])
+        return {"mixed-grouping": "all", "mixed-neighbours": "never"}
     apart = {"known-missing": OTHERS_CLUSTER} if len(data.clusters) < len(data.users) else {}
-    return {"strategy": ",".join(names), **apart}
+    return {"mixed-neighbours": "never", **apart}
 
 
 def model_of(data: FederatedData) -> dict[str, str]:

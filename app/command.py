@@ -139,7 +139,7 @@ def settled(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def simulate_and_report(config: Config, json_file: str, fits: bool = False) -> None:
     """Run the simulation, then copy its summary, also of a comparison that is not whole."""
-    announce(config)
+    announce(config, fits)
     from corsage.app.engines import simulate
 
     logging.getLogger("flwr").setLevel(logging.ERROR)  # Flower sets it when it is imported
@@ -155,13 +155,13 @@ def simulate_and_report(config: Config, json_file: str, fits: bool = False) -> N
     copy_summary(folder, target)
 
 
-def announce(config: Config) -> None:
+def announce(config: Config, fits: bool = False) -> None:
     """Say at once what is about to run: what does the work takes its time to load."""
     keys, number = config.run, config.federation.num_users
     users = f"{number} users" if number > 0 else "all users"
     where = f"goes on in {keys.resume}" if keys.resume else f"to a new folder in {keys.run_dir}"
-    rounds = f"{keys.num_rounds} round" + "s" * (keys.num_rounds > 1)
-    line = f"{', '.join(keys.strategy)}: {config.data.dataset}, {users}, {rounds}, {where}"
+    rounds = "" if fits else f"{keys.num_rounds} round{'s' * (keys.num_rounds > 1)}, "
+    line = f"{', '.join(keys.strategy)}: {config.data.dataset}, {users}, {rounds}{where}"
     print(line, file=sys.stderr, flush=True)
 
 

@@ -80,6 +80,11 @@ ALGORITHMS: dict[str, Algorithm] = {
     "async-l2gd": Algorithm("AsyncL2GD", "known_clusters"),
     "async-al2sgd": Algorithm("AsyncAL2SGD", "known_clusters"),
     "mixed-model": Algorithm("MixedModel", "known_clusters"),
+    "random-intercepts": Algorithm(
+        "RandomIntercepts",
+        of="mixed-model",
+        fixed={"mixed_random": ("intercept",), "mixed_variances": "one"},
+    ),
     "single-cluster": Algorithm("SingleCluster", "known_clusters"),
     "exact-cluster": Algorithm(
         "ExactCluster",

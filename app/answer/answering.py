@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corsage.app.answer.facts import facts
-from corsage.app.answer.held_out import compared, refits
+from corsage.app.answer.held_out import compared, may_train_on_all, refits
 from corsage.app.answer.merged import Json, judged_by, with_scores
 from corsage.app.answer.questions import names as named_in
 from corsage.app.answer.questions import settled, settled_in_memory, tell
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from corsage.strategies.rounds.callbacks import Callback
 
 
-def planned(config: Config, who: str, dropped: Sequence[str]) -> tuple[Config, Json | None]:
-    """The fit to all rows, and what was found before it; None where the run is a comparison.
+def planned(config: Config, who: str, dropped: Sequence[str]) -> tuple[Config, Json]:
+    """The fit to all rows, and what was found before it; the run itself where models stay as it
+    trains them.
 
     `who` is what users are called, `dropped` are columns that are left out.
     """
@@ -42,7 +43,7 @@ def planned(config: Config, who: str, dropped: Sequence[str]) -> tuple[Config, J
     if not config.data.test_fraction:
         return config, {"how": how, "results": []}
     if not refits(config):
-        return config, None
+        return config, {"how": {**how, "trained": 0, "again": may_train_on_all(config)}}
     try:
         found = compared(config)
         found["how"] = {**how, **found["how"]}
@@ -54,6 +55,9 @@ def planned(config: Config, who: str, dropped: Sequence[str]) -> tuple[Config, J
 def scored(row: Json, before: Json | None) -> Json:
     """A row with its scores on held-out rows, or a word that there are none."""
     how = (before or {}).get("how", {})
+    if "trained" in how:
+        tested, trained = (sum(row[name].values()) for name in ("test_sizes", "train_sizes"))
+        return {**row, "held_out": {**how, "rows": tested, "trained": trained}}
     for own in (before or {}).get("results", []):
         if own["strategy"] == row["strategy"]:
             return judged_by(row, how, own)
@@ -79,7 +83,7 @@ def answer(
 
     said = named_in(keys, "drop_columns")
     given, keys = settled_in_memory(read, keys)
-    words = settled(simulation.kebab_keys(given.among(keys)))
+    words = settled(simulation.kebab_keys(given.among(keys)), progress)
     if not given.held:  # of a file the columns are among its keys
         chosen = {name: value for name, value in words.items() if name.replace("-", "_") in NAMING}
         given = replace(given, keys={**given.keys, **chosen})
@@ -93,7 +97,7 @@ def answer(
     config = simulation.named(",".join(map(str, names)), own)
     refitted, before = planned(config, user if isinstance(user, str) else "", dropped)
     own["test_fraction"] = refitted.data.test_fraction
-    made = simulation.prepared(names, given, own, progress)
+    made = simulation.prepared(names, given, own, progress=False)  # it was told
     for strategy in made:
         strategy.callbacks.extend(callbacks)
     if not config.data.test_fraction:
@@ -120,7 +124,7 @@ def check_one(names: Sequence[str]) -> None:
 
 def answered(found: Comparison, before: Json | None) -> Comparison:
     """Results with the scores that were found before the fit, where nothing was held out in it."""
-    if all(row.users_data().held_out for row in found.rows.values()):
+    if before is None and all(row.users_data().held_out for row in found.rows.values()):
         return found
     rows = {name: rescored(row, before) for name, row in found.rows.items()}
     for result in found.results.values():
@@ -138,7 +142,8 @@ def rescored(row: Row, before: Json | None) -> Row:
 
 def summary_of(summary: Summary, row: Json) -> Summary:
     """A strategy's own object with the scores of its row, if these are of held-out rows."""
-    return with_scores(summary, row) if row["held_out"]["rows"] else summary
+    before = row["held_out"]
+    return with_scores(summary, row) if before["rows"] and "trained" not in before else summary
 
 
 def add_facts(run: Run) -> None:
@@ -157,11 +162,10 @@ def begun(config: Config) -> tuple[Config, Path | None]:
     column = str(config.flat().get("user-column") or "user")
     dropped = named_in(config.flat(), "drop-columns")
     refitted, before = planned(config, column if column != "user" else "", dropped)
-    if before is None:
-        return config, None
     tested = before["how"]["rows"]
     line = f"compared on {tested:,} held-out rows; now fitted to all" if tested else "fitted to all"
-    print(line, file=sys.stderr, flush=True)
+    if "trained" not in before["how"]:
+        print(line, file=sys.stderr, flush=True)
     folder = new_folder(Path(config.run.run_dir).expanduser(), "+".join(config.run.strategy))
     guarded(write_atomically, folder / HELD_OUT, json.dumps(before))
     return refitted, folder

@@ -45,7 +45,7 @@ def translated(words: list[str]) -> list[str]:
         name, equals, value = word.partition("=")
         if word == "--json":
             found += [word, next(rest, "")]
-        elif equals:
+        elif equals and not Path(word).expanduser().is_file():
             found.append(f"{COLUMN_KEYS[name]}={value}" if name in COLUMN_KEYS else word)
         elif word.endswith(".toml"):
             found.append(word)

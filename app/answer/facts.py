@@ -18,7 +18,8 @@ MOST_RESIDUALS = 1500
 def facts(row: Row) -> Json:
     """Numbers of a row whose models are fitted to all rows of its data."""
     data = row.users_data()
-    found: Json = {"rows": len(data.y), "users": len(data.users), "columns": columns(data)}
+    found: Json = {"rows": len(data.y), "users": len(data.users)}
+    found |= {"columns": columns(data)} if len(data.shape) == 1 else {}
     if data.clusters:
         found["clusters"] = len(set(data.clusters.values()))
     head = row.file.header
@@ -28,7 +29,7 @@ def facts(row: Row) -> Json:
         return found
     x, y, who = inputs(row)
     theta = models(row)[who]
-    fitted = (x * theta).sum(1)
+    fitted = np.einsum("ij,ij->i", x, theta)
     found |= determined(row, x, y, fitted)
     unit, start = label_unit(row)
     at = np.unique(np.linspace(0, len(y) - 1, min(len(y), MOST_RESIDUALS)).astype(np.int64))
@@ -92,6 +93,6 @@ def determined(row: Row, x: Floats, y: Floats, fitted: Floats) -> Json:
     shared = row.shared()
     middle = np.concatenate([np.asarray(shared[n], np.float64).ravel() for n in blocks(row)])
     own = np.mean([np.asarray(d) for d in spread["users"].values()], 0) + spread["above"]
-    common, between = float((x @ middle).var()), float(((x @ own) * x).sum(1).mean())
+    common, between = float((x @ middle).var()), float(np.einsum("ij,ij->", x @ own, x) / len(x))
     whole = common + between + float(spread["sigma2"])
     return {"r2_marginal": common / whole, "r2_conditional": (common + between) / whole}

@@ -37,14 +37,26 @@ KEYS_OF_FILES = (
     *("feature-columns", "drop-columns", "category-columns"),
 )
 """Keys of a file that a table in memory has no use for."""
+SCORES_ALONE = {
+    "engine": "local",
+    "mixed-neighbours": "never",
+    "mixed-intervals": "never",
+    "mixed-summary": "none",
+}
+"""Keys of a trial, of which nothing but scores is kept."""
 
 
 def refits(config: Config) -> bool:
     """True if what is compared is solved exactly, of a table whose test rows are ours to choose."""
-    kind, names = data_set(config.data.dataset), config.run.strategy
-    if kind.arranged or config.new.wanted or config.model.model != "linear":
+    solved = {*map(source, config.run.strategy)} <= {*SOLVED_LINEAR}
+    if not solved or config.new.wanted or config.model.model != "linear":
         return False
-    return {*map(source, names)} <= {*SOLVED_LINEAR} and load_table(config.data).test is None
+    return may_train_on_all(config)
+
+
+def may_train_on_all(config: Config) -> bool:
+    """True if test rows are ours to choose, so that none need be."""
+    return not data_set(config.data.dataset).arranged and load_table(config.data).test is None
 
 
 def compared(config: Config) -> Json:
@@ -142,6 +154,6 @@ def trial(config: Config) -> dict[str, Json]:
     """The rows of one comparison in this process, by their names."""
     from corsage.app import simulation
 
-    here = replace(config, run=replace(config.run, engine="local"))
+    here = Config.parse({**config.flat(), **SCORES_ALONE})
     found = simulation.compared(simulation.made(here), progress=False)
     return {row.name: row.numbers for row in found.rows.values()}

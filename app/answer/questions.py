@@ -29,7 +29,7 @@ UNIQUE = 0.9
 numbers that have a row."""
 
 
-def settled(values: Mapping[str, Any]) -> dict[str, Any]:
+def settled(values: Mapping[str, Any], progress: bool = True) -> dict[str, Any]:
     """Keys of a file, with what they leave open and the table says; or ConfigError that asks."""
     kind = Path(str(values.get("data-file", ""))).suffix.removeprefix(".").lower()
     dataset = str(values.get("dataset") or (kind if kind in OF_FILES else ""))
@@ -40,7 +40,8 @@ def settled(values: Mapping[str, Any]) -> dict[str, Any]:
     labels, table = labelled(own)
     rows = left_out(table, own)
     ask(table, own)
-    tell(rows, ())
+    if progress:
+        tell(rows, ())
     return {**found, "labels": labels, **without(rows, table, names(own, "drop-columns"))}
 
 

@@ -92,6 +92,8 @@ FACTS: dict[str, Facts] = {
     "mixed-model": Facts("centre, covariance / sums A, b, y'y (given strengths: P, q)",
         "a model theta / centres, strengths", "d(d+1)/2 + d + 1 up",
         "a table and known groups, or a mixed model in mind", **GROUPED),
+    "random-intercepts": Facts(*AS_MIXED, "users who differ in level alone: `1 | cluster/user`",
+        "Each user's own intercept, and slopes that all share.", **GROUPED),
     "single-cluster": Facts(*AS_MIXED, "users around one centre, without groups", **GROUPED),
     "exact-cluster": Facts(*AS_MIXED, "a baseline", "One exact linear model a known cluster.",
         **GROUPED),

@@ -187,7 +187,8 @@ def introduction(node: Node, secret: bytes = b"") -> Introduction:
     found = Introduction(users, data.shape, data.num_classes, node.table)
     if (same := attachment("same data")) is None or not (node.simulated or secret):
         return found
-    return replace(found, marks=same.marks(data, node.users, secret))
+    marks = node.cache.get(("marks", secret), lambda: same.marks(data, node.users, secret))
+    return replace(found, marks=marks)
 
 
 def limit_threads(number: int) -> None:

@@ -90,12 +90,12 @@ class Node:
         if data.facts is None:
             return None
         train = np.zeros(len(data.y), dtype=bool)
-        for user in self.users:
-            start, middle, _ = data.bounds[data.index[user]].tolist()
-            train[start:middle] = True
+        train[data.rows(self.users, test=False)[0]] = True
         sums = self.sums and int(train.sum()) >= self.floor  # of fewer rows they tell these
         given = data.facts, data.x, data.y, train, sums, self.shares
-        facts: TableFacts = attached("summed tables").summed(*given)
+        facts: TableFacts = self.cache.get(
+            ("table", sums, self.shares), lambda: attached("summed tables").summed(*given)
+        )
         return facts
 
 

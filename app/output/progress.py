@@ -51,15 +51,20 @@ class Progress:
         self.bar: Bar | None = None
         self.task: TaskID | None = None
         self.strategy, self.total, self.round, self.begin = "", 0, 0, 0
+        self.most = False
         self.evaluated = ""
         self.stamps: deque[tuple[float, int]] = deque(maxlen=PACE_ROUNDS + 1)
         self.started = self.drawn = 0.0
         self.took: float | None = None
 
-    def start(self, strategy: str, num_rounds: int, done: int = 0) -> None:
-        """Begin a strategy's line; a resumed run begins after the `done` rounds it has."""
+    def start(self, strategy: str, num_rounds: int, done: int = 0, most: bool = False) -> None:
+        """Begin a strategy's line; a resumed run begins after the `done` rounds it has.
+
+        `most`: it needs what it needs, and so many rounds at most.
+        """
         self.finish()
         self.strategy, self.total, self.round, self.begin = strategy, num_rounds, done, done
+        self.most = most
         self.evaluated, self.took = "", None
         self.started = time.monotonic()
         self.stamps.clear()
@@ -104,7 +109,7 @@ class Progress:
 
     def done(self, seconds: float) -> None:
         """The strategy has ended, perhaps before its last round: what it did is the whole."""
-        self.total, self.took = self.round, seconds
+        self.total, self.took, self.most = self.round, seconds, False
         self.stop()
 
     def __enter__(self) -> Progress:
@@ -131,7 +136,8 @@ class Progress:
 
     def whole(self) -> str:
         """The strategy and how much there is to do."""
-        return f"{self.strategy}: {self.total} round{'' if self.total == 1 else 's'}"
+        most = "up to " * self.most
+        return f"{self.strategy}: {most}{self.total} round{'' if self.total == 1 else 's'}"
 
     def mark(self, number: int) -> int:
         """The number of the run's parts that are behind after this round."""
@@ -251,7 +257,8 @@ class Watcher(Callback):
 
     def on_start(self, strategy: Strategy[Any, Any]) -> None:
         """Begin the line; a resumed run begins where it stands."""
-        self.progress.start(strategy.name, self.num_rounds, strategy.progress.round)
+        most = strategy.solves
+        self.progress.start(strategy.name, self.num_rounds, strategy.progress.round, most)
         if not self.judges:
             self.progress.evaluated = "all rows are fitted"
 

@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from corsage.app.output.answer import is_answer
+from corsage.app.output.answer import of_all_rows
 from corsage.app.output.summary import Result, Row, findings_section
 from corsage.app.report import answers, divisions, estimates, result_fields, words
 from corsage.app.report.chart import Chart
@@ -77,7 +77,7 @@ def page(
             answers.lead(results),
             words.headline(results, drawn.looks),
             words.notes(results, failed or {}),
-            "" if is_answer(results) else learning(drawn, rows),
+            "" if of_all_rows(results) else learning(drawn, rows),
             people(drawn),
             words.worse_off(results),
             words.all_measures(results),

@@ -53,7 +53,8 @@ class Intervals:
         noise = float(self.spread["sigma2"])
         x = np.asarray(x, np.float64)
         own, open_ = self.covariance(noise)
-        further = np.maximum(((x @ own) * x).sum(1), 0.0)
+        with np.errstate(over="ignore", invalid="ignore"):  # of huge inputs nothing is known
+            further = np.maximum(((x @ own) * x).sum(1), 0.0)
         far = np.abs(x @ open_).max(1, initial=0.0) > OPEN * np.abs(x).max(1, initial=0.0)
         wide = student.ppf((1 + level) / 2, self.freedom(noise, further))
         return np.where(far, np.inf, wide * np.sqrt(noise + further))
@@ -110,7 +111,10 @@ def with_ends(model: UserModel, x: Any, level: float) -> Floats:
     agreed = model.preparation
     unit = agreed.label.scale if agreed is not None else 1.0
     reach = intervals_of(model).reach(inputs, level) * unit
-    return np.column_stack([found, found - reach, found + reach])
+    known = np.isfinite(reach)
+    half = np.where(known, reach, 0.0)
+    low, high = (np.where(known, found + sign * half, sign * np.inf) for sign in (-1, 1))
+    return np.column_stack([found, low, high])
 
 
 def intervals_of(model: UserModel) -> Intervals:

@@ -240,7 +240,8 @@ class Row:
         """
         if self.file.header.devices:
             raise NoModel(f"{self.name}: the users' test data are on their devices.")
-        if self.numbers.get("held_out", {}).get("rows"):
+        before = self.numbers.get("held_out", {})
+        if before.get("rows") and "trained" not in before:
             raise NoModel(
                 f"{self.name}: its models are fitted to all rows, of which none is left to judge "
                 "them by; its scores are of models that were fitted before, without some of them."

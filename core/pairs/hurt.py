@@ -6,13 +6,13 @@ model than the one that they had alone.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from corsage.core.arrays import Floats
 from corsage.core.measures import Measure, measure_of
 from corsage.core.pairs.noise import NORMAL_QUANTILE, Sums, paired_errors, sums_of
 
@@ -57,7 +57,7 @@ class Hurt:
 
     def json(self) -> dict[str, Any]:
         """As files have it."""
-        return {**asdict(self), "share_beyond_noise": self.share_beyond_noise}
+        return {**vars(self), "share_beyond_noise": self.share_beyond_noise}
 
     @property
     def share_beyond_noise(self) -> float | None:
@@ -127,31 +127,29 @@ def compared(row: Row, other: Row) -> Hurt | None:
     users = [user for user in row.values if user in other.values and user not in without]
     if not users or row.measure != other.measure:
         return None
-    lost = {user: loss(row, other, user) for user in users}
-    worse = [user for user in users if lost[user] > tie(row, other, user)]
-    worse.sort(key=lambda user: -lost[user])
+    own, others = (np.array([one.values[user] for user in users]) for one in (row, other))
+    lost = row.measure.merit(others) - row.measure.merit(own)
+    at = np.flatnonzero(lost > ties(own, others, row.guess))
+    at = at[np.argsort(-lost[at], kind="stable")]
+    worse = [users[place] for place in at]
     share, noise = len(worse) / len(users), noises(row, other, worse)
-    sure = [user for user in worse if lost[user] > NORMAL_QUANTILE * noise.get(user, math.inf)]
-    if row.sums is None or other.sums is None or (worse and not noise):
+    known = np.isfinite(noise)
+    if row.sums is None or other.sums is None or (worse and not known.any()):
         return Hurt(other.name, share, worse, len(users))
-    return Hurt(other.name, share, worse, len(users), sure, len(worse) - len(noise))
+    beyond = np.flatnonzero(known & (lost[at] > NORMAL_QUANTILE * noise))
+    sure = [worse[place] for place in beyond]
+    return Hurt(other.name, share, worse, len(users), sure, len(worse) - int(known.sum()))
 
 
-def noises(row: Row, other: Row, users: list[str]) -> dict[str, float]:
-    """The standard errors of users' differences, where these are known."""
+def noises(row: Row, other: Row, users: list[str]) -> Floats:
+    """The standard errors of users' differences; not finite where they are not known."""
     if row.sums is None or other.sums is None:
-        return {}
-    own, others = (np.array([one.values[u] for u in users]) for one in (row, other))
-    found = paired_errors(row.measure, users, (row.sums, own), (other.sums, others))
-    return {u: e for u, e in zip(users, found.tolist(), strict=True) if math.isfinite(e)}
+        return np.full(len(users), np.nan)
+    own, others = (np.array([one.values[user] for user in users]) for one in (row, other))
+    return paired_errors(row.measure, users, (row.sums, own), (other.sums, others))
 
 
-def loss(row: Row, other: Row, user: str) -> float:
-    """The difference by which users are worse in a row than in another."""
-    return float(row.measure.merit(other.values[user]) - row.measure.merit(row.values[user]))
-
-
-def tie(row: Row, other: Row, user: str) -> float:
-    """The difference up to which a user's two values are equal."""
-    least = max(NO_DIFFERENCE * abs(row.guess), TIE * 1e-12)
-    return max(TIE * abs(row.values[user]), TIE * abs(other.values[user]), least)
+def ties(own: Floats, others: Floats, guess: float) -> Floats:
+    """The differences up to which users' two values are equal."""
+    least = max(NO_DIFFERENCE * abs(guess), TIE * 1e-12)
+    return np.maximum(TIE * np.maximum(np.abs(own), np.abs(others)), least)

@@ -31,6 +31,8 @@ from corsage.core.tables.preparation import MOST_SCALE, Column, Label, Preparati
 if TYPE_CHECKING:
     from corsage.core.configuration.config import Config
 
+LEAST_NUMBER = 1e-150
+"""Of numbers that are smaller no square can be held."""
 Built = Callable[[tuple[int, ...], int], Any]
 """The network for samples of a shape, and so many classes; None if there is none."""
 
@@ -61,7 +63,7 @@ def agreed(
         own = [one[name] for one in by_name if name in one]
         moments = merged([column.moments for column in own])
         columns.append(column_of(name, own, moments, missing, reference))
-        first = standard_of(moments, centred) if scaling == FEDERATED else (0.0, 1.0)
+        first = standard(name, moments, centred) if scaling == FEDERATED else (0.0, 1.0)
         if columns[-1].kind == CATEGORY:
             scales += [(0.0, 1.0)] * len(columns[-1].levels)
         else:
@@ -115,8 +117,18 @@ def label_of(said: Sequence[ColumnFacts], numbers: bool, scaling: str, centred: 
         return Label(name, levels_of(name, said, MOST_LEVELS, "is it the right label-column"))
     if scaling != FEDERATED:
         return Label(name)
-    shift, scale = standard_of(merged([label.moments for label in said]), centred)
+    shift, scale = standard(name, merged([label.moments for label in said]), centred)
     return Label(name, mean=shift, scale=min(rounded(1 / scale), MOST_SCALE))
+
+
+def standard(name: str, moments: Moments, centred: bool) -> tuple[float, float]:
+    """Shift and scale of a column; DataError if its numbers are all but 0."""
+    if 0 < max(moments.std, abs(moments.mean)) < LEAST_NUMBER:
+        raise DataError(
+            f"column {name!r}: all its numbers are smaller than {LEAST_NUMBER:g}, and their "
+            "squares are 0; write it in a smaller unit, so that its numbers are larger."
+        )
+    return standard_of(moments, centred)
 
 
 def misfit(preparation: Preparation, said: TableFacts) -> str:

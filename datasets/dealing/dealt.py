@@ -172,15 +172,15 @@ def known_clusters(
     """The cluster of each user for whom one is given, which must be the same in all its samples."""
     if clusters is None:
         return {}
-    known = {}
-    for user, part in zip(users, parts, strict=True):
-        own = clusters[part]
-        if (own != own[0]).any():
-            names = ", ".join(map(repr, np.unique(own).tolist()))
-            raise DataError(
-                f"user {user}: samples in the clusters {names}; "
-                "a user has one cluster: correct the cluster column."
-            )
-        if own[0]:
-            known[user] = str(own[0])
-    return known
+    sizes = [len(part) for part in parts]
+    rows, firsts = np.concatenate(parts), np.cumsum([0, *sizes[:-1]])
+    of_all = clusters[rows]
+    own = of_all[firsts]
+    if (wrong := np.flatnonzero(of_all != np.repeat(own, sizes))).size:
+        place = int(np.searchsorted(firsts, wrong[0], side="right")) - 1
+        names = ", ".join(map(repr, np.unique(clusters[parts[place]]).tolist()))
+        raise DataError(
+            f"user {users[place]}: samples in the clusters {names}; "
+            "a user has one cluster: correct the cluster column."
+        )
+    return {user: word for user, word in zip(users, own.tolist(), strict=True) if word}

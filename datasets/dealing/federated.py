@@ -132,10 +132,12 @@ TUPLES = ("notes", "shift", "scale", "classes")
 def arrange(table: Table, dealt: Dealt, keys: DataKeys, seed: int) -> tuple[Facts, Arrays]:
     """The fields of `FederatedData`, samples ordered user by user, the training part first."""
     order: list[Ints] = []
-    pairs = list(zip(dealt.users, dealt.parts, strict=True))
-    for user, part in pairs:
-        split = split_rows(table, part, user, keys, seed)
-        order += [part[positions] for positions in split]
+    if table.test is None and not (keys.test_fraction or keys.max_train_samples):
+        order = [own for part in dealt.parts for own in (part, part[:0])]  # nothing is drawn
+    else:
+        for user, part in zip(dealt.users, dealt.parts, strict=True):
+            split = split_rows(table, part, user, keys, seed)
+            order += [part[positions] for positions in split]
     ends = np.cumsum([len(rows) for rows in order]).reshape(-1, 2)
     bounds = np.column_stack([np.concatenate([[0], ends[:-1, 1]]), ends])
     rows = np.concatenate(order)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from corsage.core.arrays import Ints
 from corsage.core.errors import DataError
+from corsage.datasets.sample_table import different
 
 LEAST_SAMPLES = 2  # samples a user
 
@@ -149,8 +150,9 @@ def natural(
 
     Users with fewer than `least` samples are left out.
     """
-    ids, inverse, counts = np.unique(users, return_inverse=True, return_counts=True)
-    parts = np.split(np.argsort(inverse, kind="stable"), np.cumsum(counts)[:-1])
+    ids, codes = different(users)
+    counts = np.bincount(codes)
+    parts = np.split(np.argsort(codes, kind="stable"), np.cumsum(counts)[:-1])
     chosen = np.flatnonzero(counts >= least)
     if not len(chosen):
         raise DataError(
@@ -166,8 +168,8 @@ def natural(
             )
         chosen = rng.choice(chosen, num_users, replace=False)
     numbers = all(name.isdecimal() for name in ids)
-    order = sorted(chosen, key=lambda i: (int(ids[i]) if numbers else 0, str(ids[i])))
-    return [str(ids[i]) for i in order], [parts[i] for i in order]
+    order = sorted(chosen, key=lambda i: (int(ids[i]) if numbers else 0, ids[i]))
+    return [ids[i] for i in order], [parts[i] for i in order]
 
 
 def enough(samples: int, num_users: int) -> None:

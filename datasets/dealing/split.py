@@ -62,7 +62,7 @@ def split_user(
     if known is None and test_fraction > 0 and total > 1:  # a single sample is for training
         size = min(max(round(total * test_fraction), 1), total - 1)
         test = choose(labels, size, rng, keep_one=True)
-        train = np.setdiff1d(train, test, assume_unique=True)
+        train = np.delete(train, test)
     if max_train_samples and len(train) > max_train_samples:
         train = train[choose(labels[train], max_train_samples, rng)]
     return train, test
@@ -77,6 +77,8 @@ def choose(labels: Ints, size: int, rng: np.random.Generator, *, keep_one: bool 
     counts: list[int] = found[found > 0].tolist()
     taken = apportion(counts, size, rng, keep_one=keep_one)
     order = rng.permutation(len(labels))
+    if len(counts) == 1:  # as of numbers
+        return np.sort(order[:size])
     order = order[labels[order].argsort(kind="stable")]
     starts = accumulate(counts, initial=0)
     return np.sort(np.concatenate([order[a : a + t] for a, t in zip(starts, taken, strict=False)]))

@@ -19,6 +19,7 @@ from corsage.core.registry import ALGORITHMS
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(120, 3))
 USERS = np.arange(120) % 6
+ROWS = ["mixed-model", "random-intercepts", "single-cluster", "exact-global", "exact-local"]
 SLOPES = RNG.normal(1.0, 0.1, (6, 3))
 NUMBERS = (X * SLOPES[USERS]).sum(axis=1) + RNG.normal(0, 0.1, 120)
 
@@ -29,7 +30,7 @@ def given(y: Any, user: Any = USERS, **more: Any) -> Any:
 
 def test_numbers_of_users_are_a_mixed_models() -> None:
     found = given(NUMBERS)
-    assert list(found) == ["mixed-model", "exact-global", "exact-local"]
+    assert list(found) == ROWS
     assert found["mixed-model"].score.mean < 0.3
     with pytest.raises(NoModel, match="fitted to all rows"):
         found["mixed-model"].evaluate()
@@ -39,14 +40,15 @@ def test_numbers_of_users_are_a_mixed_models() -> None:
 
 def test_clusters_that_are_known_are_used() -> None:
     found = given(NUMBERS, cluster=USERS // 2)
-    assert list(found) == ["mixed-model", "exact-global", "exact-cluster", "exact-local"]
+    assert list(found) == [*ROWS[:-1], "exact-cluster", "exact-local"]
     some = np.where(USERS < 4, USERS // 2, -1).astype(str)
     some[USERS >= 4] = ""
     assert "exact-cluster" in given(NUMBERS, cluster=some)
 
 
 def test_two_classes_are_logistic_and_more_are_a_networks() -> None:
-    assert next(iter(given((NUMBERS > 0).astype(int)))) == "mixed-model"
+    two = given((NUMBERS > 0).astype(int))
+    assert list(two) == ["mixed-model", "random-intercepts", "exact-global", "exact-local"]
     more = given(np.digitize(NUMBERS, [-1, 1]))
     assert list(more) == ["fedrep", "fedrep+own", "fedavg", "fedavg+ft", "fedavg+ft-all", "local"]
     assert more["fedrep"].never_drawn == 0  # few users take part in every round
@@ -61,7 +63,29 @@ def test_counts_have_the_mixed_model_that_their_likelihood_needs() -> None:
 def test_a_key_that_is_given_stays_and_a_strategy_that_is_named_too() -> None:
     assert "fedrep" in given(NUMBERS, model="mlp")
     assert list(given(NUMBERS, strategy="exact-global", model="linear")) == ["exact-global"]
-    assert list(given(NUMBERS, user=np.zeros(120, int))) == ["local"]
+    own = given(NUMBERS, mixed_variances="diagonal")  # who has a model in mind gets no simpler ones
+    assert list(own) == ["mixed-model", "exact-global", "exact-local"]
+
+
+def test_one_user_has_least_squares_of_its_rows() -> None:
+    found = given(NUMBERS, user=np.zeros(120, int))
+    assert list(found) == ["exact-global"]
+    assert str(found).startswith("One user: use exact-global, RMSE ")
+    lines = {one["name"]: one for one in found["exact-global"].estimates["coefficients"]}
+    known = np.linalg.lstsq(np.column_stack([X, np.ones(120)]), NUMBERS, rcond=None)[0]
+    assert [one["estimate"] for one in lines.values()] == pytest.approx(known)
+    assert "Fitted to 120 rows, 1 user." in str(found)
+
+
+def test_networks_say_which_rows_they_are_trained_on() -> None:
+    found = given(NUMBERS, model="mlp")
+    said = str(found).split("\n")
+    assert said[0].startswith(f"Use {found.recommended}, RMSE ")
+    assert (
+        "Scores are of 24 samples that models had not seen; the models are trained on the other 96"
+        in str(found)
+    )
+    assert found["fedrep"].evaluate() == found["fedrep"].per_user
 
 
 def test_scores_are_not_taken_for_classes(tmp_path: Path) -> None:
@@ -90,7 +114,8 @@ def test_images_have_networks_and_the_line_says_why(capsys: pytest.CaptureFixtur
 def test_all_that_it_names_are_strategies() -> None:
     from corsage.app import automatic
 
-    names = (*automatic.LINEAR, *automatic.NETWORKS.split(","), "exact-cluster")
+    simpler = (automatic.LEVEL_ALONE, automatic.AROUND_ONE, "exact-cluster")
+    names = (*automatic.LINEAR, *automatic.NETWORKS.split(","), *simpler)
     assert set(names) <= set(ALGORITHMS)
 
 
@@ -101,11 +126,11 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     more = ["label-column=score", "strategy=auto", f"run-dir={tmp_path}/runs", "num-rounds=2"]
     assert command.run([*words, *more], "") == 0
     out = capsys.readouterr()
-    assert "strategy=auto: mixed-model,exact-global,exact-local, for numbers of 6 users" in out.err
+    assert f"strategy=auto: {','.join(ROWS)}, for numbers of 6 users" in out.err
     (folder,) = (tmp_path / "runs").iterdir()
     assert "mixed-model" in folder.name
     frame = fit(tmp_path / "t.csv", user="school", label="score", labels="numbers", progress=False)
-    assert list(frame) == ["mixed-model", "exact-global", "exact-local"]
+    assert list(frame) == ROWS
 
 
 def test_where_it_cannot_be_decided_it_is_refused() -> None:

@@ -42,6 +42,7 @@ KNOWN_CLUSTERS = (
     "async-l2gd",
     "async-al2sgd",
     "mixed-model",
+    "random-intercepts",
     "single-cluster",
     "exact-cluster",
     "exact-global",

