@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 
 from corsage.app import engines
-from corsage.app.deployment.site import APP_FOLDER, put_on_shelf
+from corsage.app.deployment.shelf import put_on_shelf
+from corsage.app.deployment.site import APP_FOLDER
 from corsage.benchmarks.measure import Measure
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, CorsageError
@@ -122,7 +123,7 @@ def bare_project(folder: Path) -> Path:
 
 def app_name() -> str:
     """Corsage's own app, as `corsage deploy` signed it."""
-    from corsage.app.deployment.site import app_of
+    from corsage.app.deployment.shelf import app_of
 
     return "==".join(app_of(APP_FOLDER))
 

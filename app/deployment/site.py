@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import re
 import shlex
 import shutil
 import sys
-import time
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from corsage.app.deployment import keys
 from corsage.app.deployment.device_table import Device, read_table
-from corsage.app.deployment.keys import load, public_line
 from corsage.app.deployment.register import LET_IN
+from corsage.app.deployment.shelf import app_of, put_on_shelf, trusted
 from corsage.app.output.usage import command, number, read_options
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import guarded, write_atomically
@@ -76,7 +70,8 @@ services:
     command: [/etc/corsage/gate.sh]
     depends_on: [superlink]
     network_mode: "service:superlink"
-    volumes: ["./server:/etc/corsage:ro"]
+    volumes: ["./server:/etc/corsage:ro", "./state/server/gate:/var/lib/corsage"]
+    ulimits: {nofile: 65536}
 """
 DEVICE = """\
   device-NAME:
@@ -108,7 +103,7 @@ def deploy(table: Path, site: Path, names: list[str], port: int, app: Path) -> I
         yield f"{server / 'server.crt'}: for {', '.join(names)}, valid {keys.DAYS} days"
     write_atomically(server / "gate.env", f"PORT={port}\n")
     scripts(OF_SERVER, server)
-    (site / "state" / "server").mkdir(parents=True, exist_ok=True, mode=0o700)
+    (site / "state" / "server" / "gate").mkdir(parents=True, exist_ok=True, mode=0o700)
     for device in devices:
         (site / "state" / device.name).mkdir(exist_ok=True, mode=0o700)
         folder = site / "devices" / device.name
@@ -169,6 +164,21 @@ def forgotten(folder: Path, devices: list[Device]) -> list[Path]:
     return [path for path in sorted(folder.glob("*.pub")) if path.stem not in known]
 
 
+def compose(devices: list[Device], server: str, port: int) -> str:
+    """The whole file; the data of a device lie in `data/`, by the name of its file."""
+    parts = [filled(COMPOSE_HEAD, {"PORT": str(port), "SERVER": server})]
+    for device in devices:
+        data = device.words["data"]
+        file = PurePosixPath(data).name
+        parts.append(filled(DEVICE, {"NAME": device.name, "FILE": file, "DATA": data}))
+    return "".join([*parts, "\nnetworks: {devices: {}}\n"])
+
+
+def filled(text: str, words: Mapping[str, str]) -> str:
+    """A text with words in the places of their names, all at once: a word may hold a name."""
+    return re.sub(rf"\b({'|'.join(words)})\b", lambda found: words[found[1]], text)
+
+
 @command(USAGE, CorsageError, needs_words=True)
 def run(words: list[str]) -> None:
     """Do what the words say; 0, or 2 with one line on what is wrong."""
@@ -189,73 +199,3 @@ def run(words: list[str]) -> None:
 
 if __name__ == "__main__":
     sys.exit(run(sys.argv[1:]))
-
-
-def key_id(public: bytes) -> str:
-    """The name of a signer's key in lists of trusted ones."""
-    return "fpk_" + hashlib.sha256(b" ".join(public.split()[:2])).hexdigest()[:32]
-
-
-def trusted(public: bytes) -> str:
-    """The list of trusted signers, for `--trusted-entities`.
-
-    An empty one would mean that everything may run: it cannot be made here.
-    """
-    return f"{key_id(public)}: '{public.decode().strip()}'\n"
-
-
-def app_of(project: Path) -> tuple[str, str]:
-    """The app's name for `flwr run`, and its version."""
-    if not (project / "pyproject.toml").is_file():
-        raise ConfigError(f"{project}: no checkout, there is no pyproject.toml in it.")
-    content = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))
-    publisher = content["tool"]["flwr"]["app"]["publisher"]
-    return f"@{publisher}/{content['project']['name']}", str(content["project"]["version"])
-
-
-def build(project: Path) -> bytes:
-    """The bundle of a checkout, as `flwr run` makes it."""
-    from flwr.cli.build import build_fab_from_disk
-
-    return build_fab_from_disk(project)
-
-
-def sign(content: bytes, signer: Path, moment: int) -> dict[str, Any]:
-    """The signature that SuperNodes check: whose, when, and of which bytes."""
-    message = moment.to_bytes(8, "big") + hashlib.sha256(content).digest()
-    signature = base64.urlsafe_b64encode(load(signer).sign(message)).rstrip(b"=")
-    return {
-        "public_key_id": key_id(public_line(signer)),
-        "signature": signature.decode(),
-        "signed_at": moment,
-    }
-
-
-def put_on_shelf(project: Path, signer: Path, shelf: Path) -> str:
-    """Sign the bundle of a checkout and lay it where the gate finds it; how it is called."""
-    (app, version), content = app_of(project), build(project)
-    stem = f"{app.removeprefix('@').replace('/', '.')}.{version}"
-    entry = {
-        "app_id": app,
-        "app_version": version,
-        "fab": f"{stem}.fab",
-        "verifications": [sign(content, signer, int(time.time()))],
-    }
-    write_atomically(shelf / f"{stem}.fab", content)
-    write_atomically(shelf / f"{stem}.json", json.dumps(entry, indent=2))
-    return f"{app}=={version}"
-
-
-def compose(devices: list[Device], server: str, port: int) -> str:
-    """The whole file; the data of a device lie in `data/`, by the name of its file."""
-    parts = [filled(COMPOSE_HEAD, {"PORT": str(port), "SERVER": server})]
-    for device in devices:
-        data = device.words["data"]
-        file = PurePosixPath(data).name
-        parts.append(filled(DEVICE, {"NAME": device.name, "FILE": file, "DATA": data}))
-    return "".join([*parts, "\nnetworks: {devices: {}}\n"])
-
-
-def filled(text: str, words: Mapping[str, str]) -> str:
-    """A text with words in the places of their names, all at once: a word may hold a name."""
-    return re.sub(rf"\b({'|'.join(words)})\b", lambda found: words[found[1]], text)

@@ -17,9 +17,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from corsage.app.deployment.gate import CALLS, FLEET
+from corsage.app.deployment.calls import CALLS, FLEET
 from corsage.app.deployment.keys import device_key, signer_key
-from corsage.app.deployment.site import put_on_shelf, sign
+from corsage.app.deployment.shelf import put_on_shelf, sign
 from corsage.app.run.status import read_status
 from corsage.app.run.wait import started
 from tests.support.fleet import free_ports

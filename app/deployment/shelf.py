@@ -1,0 +1,118 @@
+"""The shelf of signed apps: `corsage deploy` lays them there, the gate hands them out.
+
+Flower takes a signature from nobody but the hub that it downloads apps from, so the gate answers in
+the hub's place, on the loopback, with the signed bundles of a folder.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import time
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from corsage.app.deployment.keys import load, public_line
+from corsage.core.errors import ConfigError
+from corsage.core.files import write_atomically
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+
+def key_id(public: bytes) -> str:
+    """The name of a signer's key in lists of trusted ones."""
+    return "fpk_" + hashlib.sha256(b" ".join(public.split()[:2])).hexdigest()[:32]
+
+
+def trusted(public: bytes) -> str:
+    """The list of trusted signers, for `--trusted-entities`.
+
+    An empty one would mean that everything may run: it cannot be made here.
+    """
+    return f"{key_id(public)}: '{public.decode().strip()}'\n"
+
+
+def app_of(project: Path) -> tuple[str, str]:
+    """The app's name for `flwr run`, and its version."""
+    if not (project / "pyproject.toml").is_file():
+        raise ConfigError(f"{project}: no checkout, there is no pyproject.toml in it.")
+    content = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))
+    publisher = content["tool"]["flwr"]["app"]["publisher"]
+    return f"@{publisher}/{content['project']['name']}", str(content["project"]["version"])
+
+
+def build(project: Path) -> bytes:
+    """The bundle of a checkout, as `flwr run` makes it."""
+    from flwr.cli.build import build_fab_from_disk
+
+    return build_fab_from_disk(project)
+
+
+def sign(content: bytes, signer: Path, moment: int) -> dict[str, Any]:
+    """The signature that SuperNodes check: whose, when, and of which bytes."""
+    message = moment.to_bytes(8, "big") + hashlib.sha256(content).digest()
+    signature = base64.urlsafe_b64encode(load(signer).sign(message)).rstrip(b"=")
+    return {
+        "public_key_id": key_id(public_line(signer)),
+        "signature": signature.decode(),
+        "signed_at": moment,
+    }
+
+
+def put_on_shelf(project: Path, signer: Path, shelf: Path) -> str:
+    """Sign the bundle of a checkout and lay it where the gate finds it; how it is called."""
+    (app, version), content = app_of(project), build(project)
+    stem = f"{app.removeprefix('@').replace('/', '.')}.{version}"
+    entry = {
+        "app_id": app,
+        "app_version": version,
+        "fab": f"{stem}.fab",
+        "verifications": [sign(content, signer, int(time.time()))],
+    }
+    write_atomically(shelf / f"{stem}.fab", content)
+    write_atomically(shelf / f"{stem}.json", json.dumps(entry, indent=2))
+    return f"{app}=={version}"
+
+
+def shelf(folder: Path, address: str) -> Starlette:
+    """The hub's two answers: which bundle an app is, with its signatures; and the bundle."""
+    from starlette.applications import Starlette
+    from starlette.responses import FileResponse, JSONResponse
+    from starlette.routing import Route
+
+    async def fetch(request: Request) -> Response:
+        wanted = await request.json()
+        entry = find(read_shelf(folder), wanted.get("app_id"), wanted.get("app_version"))
+        if entry is None:
+            return JSONResponse({"detail": "not on the shelf"}, 404)
+        url = f"http://{address}/apps/{entry['fab']}"
+        return JSONResponse({"fab_url": url, "verifications": entry["verifications"]})
+
+    async def bundle(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in {entry["fab"] for entry in read_shelf(folder)}:
+            return JSONResponse({"detail": "not on the shelf"}, 404)
+        return FileResponse(folder / name)
+
+    return Starlette(
+        routes=[
+            Route("/hub/fetch-fab", fetch, methods=["POST"]),
+            Route("/apps/{name}", bundle, methods=["GET"]),
+        ]
+    )
+
+
+def find(entries: list[dict[str, Any]], app: str, version: str | None) -> dict[str, Any] | None:
+    """The bundle that is meant; without a version the newest."""
+    found = [e for e in entries if e["app_id"] == app and version in (None, e["app_version"])]
+    return max(found, key=lambda e: [int(n) for n in e["app_version"].split(".")], default=None)
+
+
+def read_shelf(folder: Path) -> list[dict[str, Any]]:
+    """The signed bundles of a folder."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
