@@ -186,7 +186,7 @@ def kind(pid: int) -> str:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().decode()
     except OSError:
         return ""
-    names = {"supernode": "flower-supernode", "superexec": "flower-superexec"}
+    names = {"supernode": "\0supernode\0", "superexec": "flower-superexec"}
     names |= {"worker": "corsage.app.nodes.resident"}
     return next((name for name, word in names.items() if word in command), "clientapp")
 

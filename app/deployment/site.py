@@ -103,7 +103,8 @@ def deploy(table: Path, site: Path, names: list[str], port: int, app: Path) -> I
         yield f"{server / 'server.crt'}: for {', '.join(names)}, valid {keys.DAYS} days"
     write_atomically(server / "gate.env", f"PORT={port}\n")
     scripts(OF_SERVER, server)
-    (site / "state" / "server" / "gate").mkdir(parents=True, exist_ok=True, mode=0o700)
+    for folder in (site / "state" / "server", site / "state" / "server" / "gate"):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for device in devices:
         (site / "state" / device.name).mkdir(exist_ok=True, mode=0o700)
         folder = site / "devices" / device.name
