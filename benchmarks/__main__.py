@@ -180,6 +180,13 @@ def tables() -> list[Measure]:
     return module.run()
 
 
+def crowd() -> Iterator[Measure]:
+    """Rounds on devices while 10,000 strangers stand at the gate, and who is there afterwards."""
+    from corsage.benchmarks import crowd as module
+
+    return module.run()
+
+
 def device_round() -> list[Measure]:
     """Three devices, FedRep: seconds a round, CPU seconds a message, and the numbers."""
     from corsage.benchmarks import device_round as module
@@ -233,6 +240,7 @@ BENCHMARKS: dict[str, Callable[[], Iterable[Measure]]] = {
     "million": million,
     "tables": tables,
     "device-round": device_round,
+    "crowd": crowd,
     "large": large,
 }
 

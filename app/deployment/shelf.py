@@ -11,6 +11,7 @@ import hashlib
 import json
 import time
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
+
+DAYS_OF_AN_APP = 365
 
 
 def key_id(public: bytes) -> str:
@@ -46,11 +49,17 @@ def app_of(project: Path) -> tuple[str, str]:
     return f"@{publisher}/{content['project']['name']}", str(content["project"]["version"])
 
 
-def build(project: Path) -> bytes:
-    """The bundle of a checkout, as `flwr run` makes it."""
-    from flwr.cli.build import build_fab_from_disk
+def build(project: Path, until: int, keys: Sequence[str]) -> bytes:
+    """The bundle of a checkout, as `flwr run` makes it; what is said of the signature is in it."""
+    import tomli_w
+    from flwr.cli.build import build_fab_from_files
+    from flwr.cli.utils import collect_files
 
-    return build_fab_from_disk(project)
+    content = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))
+    said: dict[str, Any] = {"signed-until": until, **({"run-keys": list(keys)} if keys else {})}
+    content["tool"]["corsage"] = said
+    files = {**collect_files(project.resolve()), "pyproject.toml": tomli_w.dumps(content).encode()}
+    return build_fab_from_files(files)[0]
 
 
 def sign(content: bytes, signer: Path, moment: int) -> dict[str, Any]:
@@ -64,15 +73,21 @@ def sign(content: bytes, signer: Path, moment: int) -> dict[str, Any]:
     }
 
 
-def put_on_shelf(project: Path, signer: Path, shelf: Path) -> str:
-    """Sign the bundle of a checkout and lay it where the gate finds it; how it is called."""
-    (app, version), content = app_of(project), build(project)
+def put_on_shelf(
+    project: Path, signer: Path, shelf: Path, days: int = DAYS_OF_AN_APP, keys: Sequence[str] = ()
+) -> str:
+    """Sign the bundle of a checkout and lay it where the gate finds it; how it is called.
+
+    It is good for so many days, and for runs that set no keys but these, if any are named.
+    """
+    now = int(time.time())
+    (app, version), content = app_of(project), build(project, now + days * 86400, keys)
     stem = f"{app.removeprefix('@').replace('/', '.')}.{version}"
     entry = {
         "app_id": app,
         "app_version": version,
         "fab": f"{stem}.fab",
-        "verifications": [sign(content, signer, int(time.time()))],
+        "verifications": [sign(content, signer, now)],
     }
     write_atomically(shelf / f"{stem}.fab", content)
     write_atomically(shelf / f"{stem}.json", json.dumps(entry, indent=2))

@@ -12,15 +12,17 @@ from pathlib import Path, PurePosixPath
 from corsage.app.deployment import keys
 from corsage.app.deployment.device_table import Device, read_table
 from corsage.app.deployment.register import LET_IN
-from corsage.app.deployment.shelf import app_of, put_on_shelf, trusted
+from corsage.app.deployment.shelf import DAYS_OF_AN_APP, app_of, put_on_shelf, trusted
 from corsage.app.output.usage import command, number, read_options
+from corsage.core.configuration.known_keys import defaults
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import guarded, write_atomically
+from corsage.core.keys import nearest
 
 APP_FOLDER = Path(__file__).parents[2]
 USAGE = """\
 usage: corsage deploy DEVICES.csv SITE_FOLDER --server NAME[,NAME or ADDRESS ...] [--port 8443]
-                      [--app CHECKOUT]
+                      [--app CHECKOUT] [--days 365] [--run-keys KEY[,KEY ...]]
 
 Makes all that a server and its devices need, in SITE_FOLDER:
 
@@ -32,9 +34,16 @@ Makes all that a server and its devices need, in SITE_FOLDER:
 DEVICES.csv has a line a device: name, data, and any word of the node config. --server is the name
 by which the devices reach the server. Once more, it keeps the keys that are there, makes those of
 new devices, forgets those that the table no longer has (with their keys: one that comes back gets
-another), and signs the app as it is now.
+another), and signs the app as it is now: for so many days, after which devices refuse it, and if
+--run-keys names any, for runs that set no other keys than these, of what devices are told.
 """
-DEPLOY_OPTIONS = {"server": "", "port": "8443", "app": str(APP_FOLDER)}
+DEPLOY_OPTIONS = {
+    "server": "",
+    "port": "8443",
+    "app": str(APP_FOLDER),
+    "days": str(DAYS_OF_AN_APP),
+    "run-keys": "",
+}
 OF_SERVER = ("superlink.sh", "gate.sh", "flwr.sh", "corsage.sh", "settings.sh")
 OF_DEVICE = ("device.sh",)
 COMPOSE_HEAD = """\
@@ -86,7 +95,9 @@ DEVICE = """\
 """
 
 
-def deploy(table: Path, site: Path, names: list[str], port: int, app: Path) -> Iterator[str]:
+def deploy(
+    table: Path, site: Path, names: list[str], port: int, app: Path, days: int, settable: list[str]
+) -> Iterator[str]:
     """Make or renew the folders; a line on each thing that is done."""
     if not (APP_FOLDER / "deploy").is_dir():
         raise ConfigError("deploy: needs a checkout of Corsage, with its folder deploy/.")
@@ -118,8 +129,10 @@ def deploy(table: Path, site: Path, names: list[str], port: int, app: Path) -> I
         path.unlink()
         give_up(site / "devices" / path.stem)
         yield f"{path.stem}: no longer in the table; `corsage register` shuts it out"
-    called = put_on_shelf(app, secret / "signer.key", server / "apps")
-    yield f"{server / 'apps'}: {called}, signed"
+    called = put_on_shelf(app, secret / "signer.key", server / "apps", days, settable)
+    yield f"{server / 'apps'}: {called}, signed for {days} days" + (
+        f" and runs that set {', '.join(settable)}" * bool(settable)
+    )
     write_atomically(site / "compose.yaml", compose(devices, names[0], port))
 
 
@@ -180,6 +193,15 @@ def filled(text: str, words: Mapping[str, str]) -> str:
     return re.sub(rf"\b({'|'.join(words)})\b", lambda found: words[found[1]], text)
 
 
+def run_keys(said: str) -> list[str]:
+    """The keys that a run may set."""
+    found = [name.strip() for name in said.split(",") if name.strip()]
+    for name in found:
+        if name not in defaults():
+            raise ConfigError(f"--run-keys: {name}: no such key.{nearest(name, defaults())}")
+    return found
+
+
 @command(USAGE, CorsageError, needs_words=True)
 def run(words: list[str]) -> None:
     """Do what the words say; 0, or 2 with one line on what is wrong."""
@@ -194,7 +216,8 @@ def run(words: list[str]) -> None:
         raise ConfigError(f"--server: {names[0]}: say a name alone; --port is beside it.")
     table, site = (Path(word).expanduser() for word in plain)
     app = Path(options["app"]).expanduser()
-    for line in guarded(list, deploy(table, site, names, port, app)):
+    days, settable = number(options, "days"), run_keys(options["run-keys"])
+    for line in guarded(list, deploy(table, site, names, port, app, days, settable)):
         print(line)
 
 

@@ -1,8 +1,8 @@
 """A crowd at the gate: connections of people who have no key, of five kinds.
 
-    python -m corsage.benchmarks.chaos.crowd HOST PORT KIND COUNT [ADDRESS ...]
+    python -m corsage.benchmarks.chaos.crowd HOST PORT KIND COUNT PACE [ADDRESS ...]
 
-opens COUNT of them from these addresses of this machine, and prints how they ended.
+opens COUNT of them, PACE a second, from these addresses of this machine, and prints how they ended.
 """
 
 from __future__ import annotations
@@ -68,14 +68,15 @@ KINDS: dict[str, Callable[[Writer], Awaitable[None]]] = {
 
 
 async def attack(
-    host: str, port: int, kind: str, count: int, addresses: Sequence[str]
+    host: str, port: int, kind: str, count: int, pace: float, addresses: Sequence[str]
 ) -> Counter[str]:
     """So many connections of a kind, in turn from these addresses; how they ended."""
     free, ends = asyncio.Semaphore(min(TOGETHER, count)), Counter[str]()
     trust = ssl.create_default_context()
     trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
 
-    async def one(address: str) -> None:
+    async def one(number: int, address: str) -> None:
+        await asyncio.sleep(number / pace)
         async with free:
             try:
                 async with asyncio.timeout(LONGEST):
@@ -85,7 +86,8 @@ async def attack(
             except OSError as error:
                 ends[type(error).__name__] += 1
 
-    await asyncio.gather(*[one(address) for address in islice(cycle(addresses), count)])
+    each = enumerate(islice(cycle(addresses), count))
+    await asyncio.gather(*[one(number, address) for number, address in each])
     return ends
 
 
@@ -106,11 +108,12 @@ async def visit(host: str, port: int, kind: str, address: str, trust: ssl.SSLCon
 
 def main(words: list[str]) -> None:
     """Attack, and say how it went."""
-    host, port, kind, count, *addresses = words
+    host, port, kind, count, pace, *addresses = words
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     began = time.monotonic()
-    ends = asyncio.run(attack(host, int(port), kind, int(count), addresses or [""]))
+    crowd = attack(host, int(port), kind, int(count), float(pace), addresses or [""])
+    ends = asyncio.run(crowd)
     how = ", ".join(f"{count} {end}" for end, count in ends.most_common())
     print(f"{kind}: {ends.total()} connections in {time.monotonic() - began:.1f} s: {how}")
 

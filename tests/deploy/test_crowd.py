@@ -101,7 +101,7 @@ def test_no_crowd_shuts_the_gate(gate: Gate) -> None:
     for kind in KINDS:
         attacking = threading.Thread(
             target=lambda kind=kind: asyncio.run(
-                attack("127.0.0.1", gate.port, kind, 120, addresses)
+                attack("127.0.0.1", gate.port, kind, 120, 1e3, addresses)
             )
         )
         attacking.start()
