@@ -1,4 +1,4 @@
-"""Who calls, before anything of a call's body is read.
+"""The callers, known before anything of their calls' bodies is read.
 
 A SuperNode signs the moment of each call with its key (Flower's `NodeAuthHttpInterceptor`). The
 public keys of those who are let in lie in the server's folder, so a stranger is told from the
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
 log = logging.getLogger("corsage.gate")
-EARLY, LATE = -5.0, 305.0
+AGES = (-5.0, 305.0)
 """Seconds that the moment of a call may differ from now: what the SuperLink allows."""
-LOOK = 1.0
+KEYS_SECONDS = 1.0
 """Seconds between two looks at the folder of keys."""
-PAUSE = 60.0
+SAID_SECONDS = 60.0
 """Seconds before the same is said of the same device again."""
 MOST_FIELDS = 1000
 """Outermost fields of a call: a SuperNode sends one message in each."""
@@ -57,7 +57,7 @@ class Callers:
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import ec
 
-        if time.monotonic() - self._looked >= LOOK:
+        if time.monotonic() - self._looked >= KEYS_SECONDS:
             self.look()
         try:
             name, key = self._known[b64decode(headers["flwr-public-key"], validate=True)]
@@ -67,7 +67,7 @@ class Callers:
             key.verify(signature, moment.encode("ascii"), ec.ECDSA(hashes.SHA256()))
         except (KeyError, ValueError, TypeError, OverflowError, InvalidSignature):
             raise Unknown from None
-        if not EARLY < age < LATE:
+        if not AGES[0] < age < AGES[1]:
             clock = f"its clock is {abs(age):.0f} s {'behind' if age > 0 else 'ahead of'} this one"
             self._say(name, f"{name} is refused: {clock}")
             raise Unknown
@@ -110,13 +110,13 @@ class Callers:
 
     def _say(self, name: str, line: str) -> None:
         """A line in the log, now and then."""
-        if time.monotonic() - self._said.get(name, -PAUSE) >= PAUSE:
+        if time.monotonic() - self._said.get(name, -SAID_SECONDS) >= SAID_SECONDS:
             self._said[name] = time.monotonic()
             log.warning("gate: %s", line)
 
 
 def stamp_of(folder: Path) -> tuple[Any, ...]:
-    """What changes when a key comes, goes or is another."""
+    """A word for the keys of a folder: another one when a key comes, goes or changes."""
     paths = sorted([folder, *folder.glob("*")]) if folder.is_dir() else []
     return tuple((path.name, path.stat().st_mtime_ns) for path in paths)
 

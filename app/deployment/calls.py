@@ -58,7 +58,7 @@ FLEET = "/v1/fleet/"
 PUSH, PULL = FLEET + "push-messages", FLEET + "pull-messages"
 ANSWER_SECONDS = 120.0
 """Seconds that the SuperLink may take for an answer."""
-GRACE, SLOWEST = 10.0, 1 << 13
+BODY_SECONDS, SLOWEST = 10.0, 1 << 13
 """Seconds that a body may take, and as many more as it has this many bytes."""
 TOGETHER = 8
 """How many times what one device may send all of them may."""
@@ -70,7 +70,7 @@ class Cut(Exception):
 
 @dataclass
 class Bodies:
-    """What is being sent: no more than may be held, by here or by the SuperLink.
+    """The bytes that are being sent: no more than may be held, here or by the SuperLink.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class Bodies:
 
 @dataclass
 class Gate:
-    """What the calls of devices pass.
+    """The way of a call to the SuperLink.
 
     Parameters
     ----------
@@ -244,7 +244,7 @@ async def cut(request: Request, most: int) -> AsyncIterator[bytes]:
     while True:
         began = time.monotonic()
         try:
-            async with asyncio.timeout(GRACE + seen / SLOWEST - waited):
+            async with asyncio.timeout(BODY_SECONDS + seen / SLOWEST - waited):
                 part = await anext(parts, None)
         except TimeoutError:
             raise Cut("too slow", 408) from None

@@ -27,7 +27,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 PATIENCE = 10.0
 """Seconds for a newcomer's handshake and first call, and for the headers of each later one."""
-SWEEP = 0.25
+SWEEP_SECONDS = 0.25
 """Seconds between two looks for those whose time is up."""
 REFILL = 3.0
 """Seconds in which an address may fill its room again."""
@@ -40,7 +40,7 @@ Peer = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Room:
-    """How many connections there may be.
+    """Room for so many connections.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class Visit:
 
 @dataclass
 class Bucket:
-    """How many may come at once, and as many again within `REFILL`."""
+    """Room for so many at once, and for as many again within `REFILL`."""
 
     most: float
     left: float
@@ -105,7 +105,7 @@ class Bucket:
 
 @dataclass
 class Crowd:
-    """Who is connected, and who may not be."""
+    """All who are connected, and a rule for who may be."""
 
     room: Room
     clock: Callable[[], float] = time.monotonic
@@ -248,7 +248,7 @@ class Door(uvicorn.Server):
             try:
                 one, peer = await loop.sock_accept(listener)
             except OSError:  # it is gone already, or no file is left
-                await asyncio.sleep(SWEEP)
+                await asyncio.sleep(SWEEP_SECONDS)
                 continue
             if (visit := self.crowd.come(one, peer)) is not None:
                 visit.work = loop.create_task(self._greet(visit))
@@ -273,5 +273,5 @@ class Door(uvicorn.Server):
     async def _sweep(self) -> None:
         """Look for those whose time is up."""
         while True:
-            await asyncio.sleep(SWEEP)
+            await asyncio.sleep(SWEEP_SECONDS)
             self.crowd.sweep()

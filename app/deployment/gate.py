@@ -50,11 +50,11 @@ GATE_OPTIONS = {
     "newcomers": "64",
     "status": "",
 }
-IDLE = 75
+IDLE_SECONDS = 75
 """Seconds for which a device may keep a connection without a call."""
-BACKLOG, FILES = 4096, 1 << 16
+BACKLOG, OPEN_FILES = 4096, 1 << 16
 """Connections that wait for the gate, and open files that it asks the system for."""
-STATUS_PAUSE, THERE = 5.0, 90.0
+TELL_SECONDS, THERE = 5.0, 90.0
 """Seconds between two looks at who is there, and since a call of whom that is said."""
 
 
@@ -85,7 +85,7 @@ def serve(folder: Path, options: dict[str, str]) -> None:
 
 
 def config(app: Starlette, folder: Path) -> Any:
-    """How the gate's application is served."""
+    """The server's settings."""
     import uvicorn
 
     return uvicorn.Config(
@@ -97,7 +97,7 @@ def config(app: Starlette, folder: Path) -> Any:
         http="h11",  # which bounds what is before the body; the other one keeps whatever comes
         ws="none",
         lifespan="off",
-        timeout_keep_alive=IDLE,
+        timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=3,
     )
 
@@ -112,11 +112,11 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def open_files() -> int:
-    """How many files may be open: as many as the system allows, up to what is needed."""
+    """Have as many files open as the system allows, up to what is needed; how many that is."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
     if wanted > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return max(soft, wanted)
@@ -126,11 +126,11 @@ def tell(path: Path, crowd: Crowd, callers: Callers) -> None:
     """Keep a file for whoever watches the server: who is there, who is not, who was turned away."""
     while True:
         write_atomically(path, json.dumps(status(crowd, callers), indent=2) + "\n")
-        time.sleep(STATUS_PAUSE)
+        time.sleep(TELL_SECONDS)
 
 
 def status(crowd: Crowd, callers: Callers) -> dict[str, Any]:
-    """Who is there."""
+    """A word on each device."""
     now, seen = time.time(), dict(callers.seen)
     away = [name for name in callers.names if now - seen.get(name, 0.0) > THERE]
     line = f"{len(callers.names) - len(away)} of {len(callers.names)} devices are there"

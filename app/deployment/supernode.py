@@ -33,14 +33,14 @@ status.json has a line on how it is connected.
 """
 CUT_OFF = 90.0
 """Seconds without a heartbeat or another call that succeeded: a SuperNode sends some each 30 s."""
-LOOK = 5.0
+LOOK_SECONDS = 5.0
 """Seconds between two looks."""
 BEAT = "/v1/fleet/send-node-heartbeat"
 
 
 @dataclass
 class Calls:
-    """When the calls of this process last succeeded: its heartbeats, and the others."""
+    """The moments at which calls of this process last succeeded: heartbeats, and the others."""
 
     last: dict[bool, float] = field(
         default_factory=lambda: dict.fromkeys((True, False), time.monotonic())
@@ -76,7 +76,7 @@ def watch(calls: Calls, there: Callable[[], bool], folder: Path) -> None:
             said = line
         if silent > CUT_OFF and there():
             leave(f"cut off: no call has succeeded for {silent:.0f} s, and the server is there")
-        time.sleep(LOOK)
+        time.sleep(LOOK_SECONDS)
 
 
 def leave(why: str) -> None:
@@ -97,7 +97,7 @@ def answers(words: list[str]) -> bool:
     host, _, port = asked.superlink.rpartition(":")
     try:
         trust = ssl.create_default_context(cafile=asked.root_certificates)
-        with socket.create_connection((host.strip("[]"), int(port)), LOOK) as plain:
+        with socket.create_connection((host.strip("[]"), int(port)), LOOK_SECONDS) as plain:
             trust.wrap_socket(plain, server_hostname=host.strip("[]")).close()
     except (OSError, ValueError):
         return False

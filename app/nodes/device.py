@@ -40,7 +40,7 @@ APP = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Terms:
-    """What the signer of an app has said of it.
+    """The word of an app's signer on it.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class Terms:
 
 @lru_cache(maxsize=1)
 def terms_of(app: Path) -> Terms:
-    """What a bundle says of its signature."""
+    """The terms of a bundle."""
     path = app / "pyproject.toml"
     content = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     said = content.get("tool", {}).get("corsage", {})

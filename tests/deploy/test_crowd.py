@@ -71,8 +71,8 @@ class Gate:
 @pytest.fixture
 def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     monkeypatch.setattr(crowd, "PATIENCE", 0.6)
-    monkeypatch.setattr(crowd, "SWEEP", 0.05)
-    monkeypatch.setattr(calls, "GRACE", 0.5)
+    monkeypatch.setattr(crowd, "SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(calls, "BODY_SECONDS", 0.5)
     made = Gate(tmp_path)
     yield made
     made.door.should_exit = made.door.force_exit = True

@@ -56,7 +56,7 @@ def test_who_is_cut_off_ends_if_the_server_is_there(
 
     lines: list[str] = []
     monkeypatch.setattr(supernode, "leave", leave)
-    monkeypatch.setattr(supernode, "LOOK", 0.01)
+    monkeypatch.setattr(supernode, "LOOK_SECONDS", 0.01)
     calls = Calls()
     calls.last[True] -= supernode.CUT_OFF + 1
     with pytest.raises(Left, match="cut off: no call has succeeded for 91 s"):
