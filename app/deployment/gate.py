@@ -9,6 +9,7 @@ signed, and nothing else. It also serves the shelf of signed apps.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import sys
@@ -125,7 +126,8 @@ def open_files() -> int:
 def tell(path: Path, crowd: Crowd, callers: Callers) -> None:
     """Keep a file for whoever watches the server: who is there, who is not, who was turned away."""
     while True:
-        write_atomically(path, json.dumps(status(crowd, callers), indent=2) + "\n")
+        with contextlib.suppress(OSError):  # the disk may have room again
+            write_atomically(path, json.dumps(status(crowd, callers), indent=2) + "\n")
         time.sleep(TELL_SECONDS)
 
 

@@ -9,6 +9,7 @@ network is not the cause.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import socket
 import ssl
@@ -72,7 +73,8 @@ def watch(calls: Calls, there: Callable[[], bool], folder: Path) -> None:
         silent = calls.silence()
         line = "connected" if silent < CUT_OFF / 2 else "not connected: calls fail"
         if line != said:
-            replace(running(), line=line).write(folder)
+            with contextlib.suppress(CorsageError):  # a full disk is no reason not to look
+                replace(running(), line=line).write(folder)
             said = line
         if silent > CUT_OFF and there():
             leave(f"cut off: no call has succeeded for {silent:.0f} s, and the server is there")

@@ -62,6 +62,8 @@ def test_who_is_cut_off_ends_if_the_server_is_there(
     with pytest.raises(Left, match="cut off: no call has succeeded for 91 s"):
         watch(calls, there, tmp_path)
     assert lines == ["not connected: calls fail"] * 3
+    with pytest.raises(Left):  # a disk that is full changes nothing
+        watch(calls, lambda: True, tmp_path / "absent")
 
 
 @pytest.mark.parametrize(("path", "code", "heard"), [(BEAT, 200, True), ("/x", 200, False)])
