@@ -8,6 +8,7 @@ opens COUNT of them, PACE a second, from these addresses of this machine, and pr
 from __future__ import annotations
 
 import asyncio
+import logging
 import resource
 import ssl
 import sys
@@ -48,6 +49,8 @@ async def large(writer: Writer) -> None:
     """Send messages without end, of which each is empty."""
     writer.write(CALL.replace(b"object", b"messages") % LARGE + b"\r\n")
     for _ in range(LARGE >> 16):
+        if writer.is_closing():
+            return
         writer.write(b"\x12\x00" * (1 << 15))
         await writer.drain()
 
@@ -111,6 +114,7 @@ def main(words: list[str]) -> None:
     host, port, kind, count, pace, *addresses = words
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    logging.disable()  # asyncio's words on connections that are ended
     began = time.monotonic()
     crowd = attack(host, int(port), kind, int(count), float(pace), addresses or [""])
     ends = asyncio.run(crowd)
