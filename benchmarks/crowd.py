@@ -1,14 +1,14 @@
 """Rounds of a deployment at whose gate a crowd stands, beside those without one.
 
 The shipped deployment runs on the loopback, and what ends is started again after ten seconds, as
-systemd does it. During a run each crowd (`chaos.crowd`) opens its connections: where this process
-may make a network namespace from a hundred addresses in there, else from those of the loopback.
-After each, all devices must be back by themselves. It needs a checkout, with its tests.
+systemd does it. In one long run, rounds without a crowd take turns with rounds in which one
+(`chaos.crowd`) opens its connections: where this process may make a network namespace from a
+hundred addresses in there, else from those of the loopback. After each, and after the gate is
+killed, all devices must be back by themselves. It needs a checkout, with its tests.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -25,27 +25,25 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from corsage.app.deployment.gate import moment
 from corsage.app.deployment.shelf import app_of
 from corsage.app.deployment.site import APP_FOLDER
-from corsage.app.run.status import read_status
 from corsage.benchmarks.chaos.crowd import KINDS
 from corsage.benchmarks.measure import Measure
-from corsage.core.errors import ConfigError, CorsageError
+from corsage.core.errors import ConfigError
 
-USERS, ROUNDS = ("0", "1", "2"), 6
+USERS, ROUNDS = ("0", "1", "2"), 3
 KEYS = (
-    f"strategy='fedavg' num-nodes=3 num-rounds={ROUNDS} fraction-train=1.0 min-users=3 "
+    "strategy='fedavg' num-nodes=3 num-rounds=1000 fraction-train=1.0 min-users=3 evaluate-every=1 "
     "registered-keys=true fine-tune-epochs=0 node-timeout=120.0"
 )
-COUNT, PACE = 10_000, 250.0
-"""Connections of each kind, and how many a second: as long as a run takes."""
+COUNT, KILLED = 10_000, "gate killed"
+"""Connections of each kind, as fast as it takes for them to come within the rounds."""
 WORSE, BACK = 1.2, 60.0
 RESTART = 10.0
 """Seconds before what has ended is started again, as in the units of `deploy/`."""
-HOST, PLACE, INSIDE = "10.213.97.1", "10.213.97.0/24", "10.213.97.%d"
+HOST, INSIDE = "10.213.97.1", "10.213.97.%d"
+RUN = 'site/server/flwr.sh run {app} here --stream --run-config "{keys}"'
 
 
 @dataclass
@@ -71,7 +69,7 @@ class Kept:
         starts = import_module("tests.support.site")
         while not self.over.wait(1.0):
             for name, process in list(self.site.processes.items()):
-                if process.poll() is None or self.over.wait(RESTART):
+                if name == "run" or process.poll() is None or self.over.wait(RESTART):
                     continue
                 self.restarts += 1
                 commands = {"gate": starts.GATE, "superlink": starts.SUPERLINK}
@@ -86,16 +84,20 @@ def run() -> Iterator[Measure]:
         attackers() as crowd,
         deployed(Path(scratch)) as kept,
     ):
-        quiet = np.mean([seconds(kept.site) for _ in range(2)])
-        for kind in [*KINDS, "gate killed"]:
+        site = kept.site
+        site.spawn("run", RUN.format(app="==".join(app_of(APP_FOLDER)), keys=KEYS))
+        before = seconds(site)
+        for kind in [*KINDS, KILLED]:
             restarts = kept.restarts
-            with crowded(kept.site, crowd, kind) as ended:
-                found = seconds(kept.site)
-            away = back(kept.site)
-            words = f"{found:.2f} s a round, {quiet:.2f} without; {ended[0]}; "
+            with crowded(site, crowd, kind, COUNT / (ROUNDS * before)) as ended:
+                found = seconds(site)
+            away, after = back(site), seconds(site)
+            quiet, before = (before + after) / 2, after
+            words = f"{found:.2f} s a round, {quiet:.2f} before and after; {ended[0]}; "
             words += f"{kept.restarts - restarts} processes started again; {crowd.words}"
-            yield Measure(f"{kind}: a round", float(found / quiet), WORSE, "times", words)
-            yield Measure(f"{kind}: until all are back", away, BACK, "s")
+            if kind != KILLED:
+                yield Measure(f"{kind}: a round", found / quiet, WORSE, "times", words)
+            yield Measure(f"{kind}: until all are back", away, BACK, "s", words)
 
 
 @contextmanager
@@ -150,43 +152,41 @@ def ip(words: str) -> bool:
 
 
 @contextmanager
-def crowded(site: Any, crowd: Crowd, kind: str) -> Iterator[list[str]]:
+def crowded(site: Any, crowd: Crowd, kind: str, pace: float) -> Iterator[list[str]]:
     """A crowd of a kind meanwhile; how it fared."""
     ended: list[str] = []
-    if kind == "gate killed":
-        killer = threading.Timer(15.0, site.processes["gate"].kill)
-        killer.start()
-        try:
-            yield ended
-        finally:
-            killer.cancel()
-            ended.append("the gate was killed")
+    if kind == KILLED:
+        site.processes["gate"].kill()
+        yield ended
+        ended.append("kill -9")
         return
-    words = [crowd.host, str(site.gate), kind, str(COUNT), str(PACE), *crowd.addresses]
+    words = [crowd.host, str(site.gate), kind, str(COUNT), str(pace), *crowd.addresses]
     module = "corsage.benchmarks.chaos.crowd"
     command = [*crowd.before, "nice", sys.executable, "-m", module, *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         yield ended
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(60)
+        ended.append(process.communicate(timeout=300)[0].strip())
     finally:
-        process.terminate()
-        ended.append((process.communicate()[0] or "still coming").strip())
+        process.kill()
 
 
 def seconds(site: Any) -> float:
-    """Seconds a round of a run, in the mean."""
-    runs = site.folder / "site/server/state/runs"
-    before = {*runs.glob("*")}
-    app = "==".join(app_of(APP_FOLDER))
-    found = site.ask(f'site/server/flwr.sh run {app} here --stream --run-config "{KEYS}"')
-    folder = next(iter({*runs.glob("*")} - before), None)
-    if folder is None or read_status(folder).state != "finished":
-        raise CorsageError(f"the run failed: {(found.stdout + found.stderr)[-3000:]}")
-    lines = (folder / "fedavg/metrics.jsonl").read_text().splitlines()
-    ends = [json.loads(line)["seconds"] for line in lines]
-    return float(ends[-1] - ends[0]) / (ROUNDS - 1)
+    """Seconds a round, in the mean, of the next rounds that begin after now."""
+    first = len(rounds(site)) + 1
+    site.until(lambda: len(rounds(site)) > first + ROUNDS, "run")
+    ends = rounds(site)
+    return (ends[first + ROUNDS] - ends[first]) / ROUNDS
+
+
+def rounds(site: Any) -> list[float]:
+    """When each round of the run has ended."""
+    lines = [
+        line
+        for path in site.folder.glob("site/server/state/runs/*/fedavg/metrics.jsonl")
+        for line in path.read_text().split("\n")[:-1]
+    ]
+    return [float(json.loads(line)["seconds"]) for line in lines]
 
 
 def back(site: Any) -> float:

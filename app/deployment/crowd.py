@@ -129,11 +129,13 @@ class Crowd:
             self.refused += 1
             visit.end()
             return None
-        strangers = [own for name, own in self.newcomers.items() if name not in self._friends]
+        strangers = {
+            name: len(own) for name, own in self.newcomers.items() if name not in self._friends
+        }
         if len(self.newcomers[address]) >= self.room.each:
             self._end(next(iter(self.newcomers[address])))
-        elif address not in self._friends and sum(map(len, strangers)) >= self.room.strangers:
-            self._end(next(iter(max(strangers, key=len))))
+        elif address not in self._friends and sum(strangers.values()) >= self.room.strangers:
+            self._end(next(iter(self.newcomers[max(strangers, key=strangers.__getitem__)])))
         self.newcomers[address][visit] = None
         self._ports[visit.peer] = visit
         return visit

@@ -58,7 +58,8 @@ def build(project: Path, until: int, keys: Sequence[str]) -> bytes:
     content = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))
     said: dict[str, Any] = {"signed-until": until, **({"run-keys": list(keys)} if keys else {})}
     content["tool"]["corsage"] = said
-    files = {**collect_files(project.resolve()), "pyproject.toml": tomli_w.dumps(content).encode()}
+    files: dict[str, bytes | Path] = dict(collect_files(project.resolve()))
+    files["pyproject.toml"] = tomli_w.dumps(content).encode()
     return build_fab_from_files(files)[0]
 
 
