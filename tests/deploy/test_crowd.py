@@ -70,7 +70,7 @@ class Gate:
 
 @pytest.fixture
 def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    monkeypatch.setattr(crowd, "PATIENCE", 0.6)
+    monkeypatch.setattr(crowd, "PATIENCE", 1.0)
     monkeypatch.setattr(crowd, "SWEEP_SECONDS", 0.05)
     monkeypatch.setattr(calls, "BODY_SECONDS", 0.5)
     made = Gate(tmp_path)
@@ -80,7 +80,7 @@ def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     assert not made.thread.is_alive()
 
 
-def ended(connection: socket.socket, within: float = 3.0) -> bool:
+def ended(connection: socket.socket, within: float = 5.0) -> bool:
     """True if the other side ends a connection in time."""
     connection.settimeout(within)
     try:
@@ -114,7 +114,7 @@ def test_no_crowd_shuts_the_gate(gate: Gate) -> None:
             assert sum(strangers) <= ROOM.strangers
             time.sleep(0.1)
         attacking.join()
-        assert slowest < 2, kind
+        assert slowest < 5, kind
     assert gate.read == 0
     assert status(gate.crowd, gate.app.state.gate.callers)["line"].startswith("1 of 30 devices")
 
@@ -126,7 +126,7 @@ def test_a_connection_has_seconds_until_a_device_has_signed(gate: Gate) -> None:
     assert ended(mute) and ended(half)
     with gate.client() as client:
         assert gate.call(client=client) == 200
-        time.sleep(1)
+        time.sleep(1.2)
         assert [len(own) for own in gate.crowd.devices.values()] == [1]  # it may wait
         head = "".join(f"{k}: {v}\r\n" for k, v in signed(gate.keys[0]).items())
         call = f"POST /v1/fleet/push-object HTTP/1.1\r\nHost: a\r\n{head}".encode()
