@@ -29,8 +29,9 @@ PATIENCE = 10.0
 """Seconds for a newcomer's handshake and first call, and for the headers of each later one."""
 SWEEP_SECONDS = 0.25
 """Seconds between two looks for those whose time is up."""
-REFILL = 3.0
-"""Seconds in which an address may fill its room again."""
+REFILL, STRANGERS_REFILL = 3.0, 15.0
+"""Seconds in which an address may fill its room again, and in which all strangers may: each costs
+two milliseconds."""
 FRIEND = 3600.0
 """Seconds for which an address is one where a device was."""
 RESET = struct.pack("ii", 1, 0)
@@ -88,15 +89,16 @@ class Visit:
 
 @dataclass
 class Bucket:
-    """Room for so many at once, and for as many again within `REFILL`."""
+    """Room for so many at once, and for as many again within some seconds."""
 
     most: float
     left: float
     at: float
+    refill: float = REFILL
 
     def take(self, now: float) -> bool:
         """Take one, if there is one."""
-        self.left = min(self.most, self.left + (now - self.at) * self.most / REFILL)
+        self.left = min(self.most, self.left + (now - self.at) * self.most / self.refill)
         self.at = now
         taken = self.left >= 1
         self.left -= taken
@@ -111,15 +113,15 @@ class Crowd:
     clock: Callable[[], float] = time.monotonic
     newcomers: dict[str, dict[Visit, None]] = field(default_factory=lambda: defaultdict(dict))
     devices: dict[str, dict[Visit, None]] = field(default_factory=lambda: defaultdict(dict))
+    friends: dict[str, float] = field(default_factory=dict)
     refused: int = 0
     ended: int = 0
 
     def __post_init__(self) -> None:
         self._ports: dict[Peer, Visit] = {}
-        self._friends: dict[str, float] = {}
         self._buckets: dict[str, Bucket] = {}
         most = float(self.room.strangers)
-        self._strangers = Bucket(most, most, self.clock())
+        self._strangers = Bucket(most, most, self.clock(), STRANGERS_REFILL)
 
     def come(self, one: socket.socket, peer: Peer) -> Visit | None:
         """A connection that may stay for now; None if there have been too many."""
@@ -130,11 +132,11 @@ class Crowd:
             visit.end()
             return None
         strangers = {
-            name: len(own) for name, own in self.newcomers.items() if name not in self._friends
+            name: len(own) for name, own in self.newcomers.items() if name not in self.friends
         }
         if len(self.newcomers[address]) >= self.room.each:
             self._end(next(iter(self.newcomers[address])))
-        elif address not in self._friends and sum(strangers.values()) >= self.room.strangers:
+        elif address not in self.friends and sum(strangers.values()) >= self.room.strangers:
             self._end(next(iter(self.newcomers[max(strangers, key=strangers.__getitem__)])))
         self.newcomers[address][visit] = None
         self._ports[visit.peer] = visit
@@ -144,14 +146,18 @@ class Crowd:
         """True if an address, and all strangers together, have not had their share just now."""
         most = float(self.room.each)
         own = self._buckets.setdefault(address, Bucket(most, most, now)).take(now)
-        return own and (address in self._friends or self._strangers.take(now))
+        return own and (address in self.friends or self._strangers.take(now))
+
+    def befriend(self, address: str) -> None:
+        """A device was here: those who come from this address are no strangers."""
+        self.friends[address] = self.clock() + FRIEND
 
     def known(self, peer: Peer | None, device: str) -> None:
         """A device's key has signed a call on this connection."""
         visit = self._ports.get(tuple(peer)) if peer else None
         if visit is None:
             return
-        self._friends[visit.address] = self.clock() + FRIEND
+        self.befriend(visit.address)
         if visit.device == device:
             return
         self._leave(visit)
@@ -189,7 +195,7 @@ class Crowd:
             if min(visit.until, visit.headers_until) < now:
                 self._end(visit)
         self._buckets = {a: b for a, b in self._buckets.items() if now - b.at < REFILL}
-        self._friends = {a: until for a, until in self._friends.items() if until > now}
+        self.friends = {a: until for a, until in self.friends.items() if until > now}
 
 
 def place_of(host: str) -> str:

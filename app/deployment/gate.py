@@ -69,6 +69,8 @@ def serve(folder: Path, options: dict[str, str]) -> None:
     most = number(options, "megabytes", 2**12) << 20
     listener = listening(options["host"], number(options, "port"))
     crowd = Crowd(Room(room.each, min(room.strangers, open_files() // 4)))
+    for address in addresses_in(options["status"]):
+        crowd.befriend(address)
     app = gate(options["superlink"], folder, most, crowd)
     shelves = uvicorn.Server(
         uvicorn.Config(
@@ -131,6 +133,14 @@ def tell(path: Path, crowd: Crowd, callers: Callers) -> None:
         time.sleep(TELL_SECONDS)
 
 
+def addresses_in(file: str) -> list[str]:
+    """Where devices were when the gate last ran: a crowd must not keep them out when it begins."""
+    try:
+        return [str(address) for address in json.loads(Path(file).read_text())["addresses"]]
+    except (OSError, ValueError, LookupError, TypeError):
+        return []
+
+
 def status(crowd: Crowd, callers: Callers) -> dict[str, Any]:
     """A word on each device."""
     now, seen = time.time(), dict(callers.seen)
@@ -140,6 +150,7 @@ def status(crowd: Crowd, callers: Callers) -> dict[str, Any]:
         "line": line + f"; away: {', '.join(away)}" * bool(away),
         "at": moment(now),
         "last-calls": {name: moment(at) for name, at in sorted(seen.items())},
+        "addresses": sorted(crowd.friends),
         "connections": {"of-devices": sum(map(len, list(crowd.devices.values())))},
         "turned-away": {"at-once": crowd.refused, "later": crowd.ended},
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import ssl
 import threading
@@ -15,7 +16,7 @@ import pytest
 
 from corsage.app.deployment import calls, crowd
 from corsage.app.deployment.crowd import Crowd, Door, Room
-from corsage.app.deployment.gate import config, listening, status
+from corsage.app.deployment.gate import addresses_in, config, listening, status
 from corsage.benchmarks.chaos.crowd import KINDS, attack
 from tests.support.recipe import deploy, signed
 
@@ -163,13 +164,24 @@ def test_one_address_does_not_take_the_place_of_others() -> None:
 
     assert [come("192.0.2.1", port) for port in range(5)] == [True] * 3 + [False] * 2
     assert come("192.0.2.2", 9) and not come("192.0.2.3", 9)  # all strangers have had their share
+    made.befriend("192.0.2.1")  # a device was there: its own share alone counts
     now[0] = 3.0
     assert [come("192.0.2.1", port) for port in range(5, 8)] == [True] * 3
-    assert len(made.newcomers["192.0.2.1"]) == 3 and made.ended == 3
+    assert len(made.newcomers["192.0.2.1"]) == 3 and made.ended == 3  # the oldest have gone
     made.known(("192.0.2.2", 9), "shop-0")
-    assert come("192.0.2.4", 1) and not come("192.0.2.4", 2)
-    assert come("192.0.2.2", 10) and sum(map(len, made.newcomers.values())) == 5
+    assert come("192.0.2.2", 10) and not come("192.0.2.4", 1)
     now[0] = 20.0
     made.sweep()
     assert not made.newcomers and len(made.devices["shop-0"]) == 1
     assert [come(f"2001:db8::{n}", 1) for n in range(4)] == [True] * 3 + [False]
+
+
+def test_a_gate_that_starts_again_knows_where_devices_were(gate: Gate, tmp_path: Path) -> None:
+    assert gate.call() == 200
+    (tmp_path / "status.json").write_text(
+        json.dumps(status(gate.crowd, gate.app.state.gate.callers))
+    )
+    assert addresses_in(str(tmp_path / "status.json")) == ["127.0.0.1"]
+    for said in ("", "[]", '{"addresses": 1}'):
+        (tmp_path / "status.json").write_text(said)
+        assert addresses_in(str(tmp_path / "status.json")) == []
