@@ -134,7 +134,7 @@ def tell(path: Path, crowd: Crowd, callers: Callers) -> None:
 
 
 def addresses_in(file: str) -> list[str]:
-    """Where devices were when the gate last ran: a crowd must not keep them out when it begins."""
+    """Read the addresses of devices when the gate last ran: no crowd is to keep these out."""
     try:
         return [str(address) for address in json.loads(Path(file).read_text())["addresses"]]
     except (OSError, ValueError, LookupError, TypeError):
