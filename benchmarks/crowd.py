@@ -29,6 +29,7 @@ from corsage.app.deployment.gate import moment
 from corsage.app.deployment.shelf import app_of
 from corsage.app.deployment.site import APP_FOLDER
 from corsage.benchmarks.chaos.crowd import KINDS
+from corsage.benchmarks.device_round import own
 from corsage.benchmarks.measure import Measure
 from corsage.core.errors import ConfigError
 
@@ -88,12 +89,15 @@ def run() -> Iterator[Measure]:
         site.spawn("run", RUN.format(app="==".join(app_of(APP_FOLDER)), keys=KEYS))
         before = seconds(site)
         for kind in [*KINDS, KILLED]:
-            restarts = kept.restarts
-            with crowded(site, crowd, kind, COUNT / (ROUNDS * before)) as ended:
+            restarts, gate = kept.restarts, site.processes["gate"].pid
+            spent = own(gate)
+            with crowded(site, crowd, kind, COUNT / ((ROUNDS + 1) * before)) as ended:
                 found = seconds(site)
+            spent = 1e3 * (own(gate) - spent) / COUNT
             away, after = back(site), seconds(site)
             quiet, before = (before + after) / 2, after
             words = f"{found:.2f} s a round, {quiet:.2f} before and after; {ended[0]}; "
+            words += f"{spent:.2f} CPU ms of the gate a connection; " * (kind != KILLED)
             words += f"{kept.restarts - restarts} processes started again; {crowd.words}"
             if kind != KILLED:
                 yield Measure(f"{kind}: a round", found / quiet, WORSE, "times", words)
