@@ -51,6 +51,15 @@ def shut() -> None:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
+def quiet() -> None:
+    """Have neither Ray nor Flower report a run to their makers, unless the environment says so."""
+    from flwr.supercore import telemetry
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if "FLWR_TELEMETRY_ENABLED" not in os.environ:
+        os.environ["FLWR_TELEMETRY_ENABLED"] = telemetry.FLWR_TELEMETRY_ENABLED = "0"
+
+
 def started(arguments: Mapping[str, Any]) -> None:
     """Ray for one run, with its workers and nothing that watches or shows them.
 

@@ -52,6 +52,7 @@ MINUTES = {
     "sum-of-norms": 1.0,
     "neighbour-graphs": 5.0,
     "device-round": 2.0,
+    "crowd": 15.0,
 }
 """The benchmarks, and about how long each takes on two cores."""
 WIDE = 120

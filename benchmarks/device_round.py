@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 
 from corsage.app import engines
-from corsage.app.deployment.site import APP_FOLDER, put_on_shelf
+from corsage.app.deployment.shelf import put_on_shelf
+from corsage.app.deployment.site import APP_FOLDER
 from corsage.benchmarks.measure import Measure
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, CorsageError
@@ -127,7 +128,7 @@ def bare_project(folder: Path) -> Path:
 
 def app_name() -> str:
     """Corsage's own app, as `corsage deploy` signed it."""
-    from corsage.app.deployment.site import app_of
+    from corsage.app.deployment.shelf import app_of
 
     return "==".join(app_of(APP_FOLDER))
 
@@ -190,7 +191,7 @@ def kind(pid: int) -> str:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().decode()
     except OSError:
         return ""
-    names = {"supernode": "flower-supernode", "superexec": "flower-superexec"}
+    names = {"supernode": "\0supernode\0", "superexec": "flower-superexec"}
     names |= {"worker": "corsage.app.nodes.resident"}
     return next((name for name, word in names.items() if word in command), "clientapp")
 

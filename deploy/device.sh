@@ -1,5 +1,6 @@
 #!/bin/sh
-# A device. It runs no app but those that are signed by a key in trusted.yaml.
+# A device. It runs no app but those that are signed by a key in trusted.yaml. It ends when it is cut
+# off, to be started again; how it is connected stands in status.json.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 state=${STATE_DIRECTORY:-$here/state}
@@ -10,6 +11,6 @@ export FLWR_SUPEREXEC_TASK_POLL_INTERVAL="${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0
 umask 077
 mkdir -p "$state/users"
 cd "$state"
-exec flower-supernode --superlink "$SERVER" --host 127.0.0.1 --port "$PORT" \
+exec corsage supernode --superlink "$SERVER" --host 127.0.0.1 --port "$PORT" \
     --root-certificates "$here/ca.crt" --auth-supernode-private-key "$here/device.key" \
     --trusted-entities "$here/trusted.yaml" --node-config "$NODE_CONFIG state-dir='$state/users'"

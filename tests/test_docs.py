@@ -54,6 +54,7 @@ FILE = re.compile(r"# (\S+\.py)\n")
 BY_HAND = {
     "pip", "git", "cd", "export", "pytest", "ruff", "pre-commit", "tests/typecheck", ".ci/run",
     "flower-superlink", "flower-supernode", "printf", "useradd", "chown", "cp", "systemctl",
+    "python3.11", "/opt/corsage/bin/pip",
 }  # fmt: skip
 """Commands that other tests run, or that need a machine of their own."""
 

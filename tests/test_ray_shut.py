@@ -87,6 +87,23 @@ def test_it_is_not_for_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(os.environ["RAY_AUTH_TOKEN"]) == 64 and os.environ["RAY_AUTH_MODE"] == "token"
 
 
+def test_nobody_is_told_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray and Flower report runs to their makers by default; who wants that says so."""
+    from flwr.supercore import telemetry
+
+    monkeypatch.setattr(telemetry, "FLWR_TELEMETRY_ENABLED", "1")
+    for name in ("RAY_USAGE_STATS_ENABLED", "FLWR_TELEMETRY_ENABLED"):
+        monkeypatch.setenv(name, "1")
+    ray_engine.quiet()
+    assert telemetry.FLWR_TELEMETRY_ENABLED == os.environ["RAY_USAGE_STATS_ENABLED"] == "1"
+    for name in ("RAY_USAGE_STATS_ENABLED", "FLWR_TELEMETRY_ENABLED"):
+        monkeypatch.delenv(name)
+    ray_engine.quiet()
+    assert telemetry.FLWR_TELEMETRY_ENABLED == os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+    assert os.environ.pop("FLWR_TELEMETRY_ENABLED") == "0"
+    del os.environ["RAY_USAGE_STATS_ENABLED"]
+
+
 @pytest.mark.slow
 def test_ray_listens_to_this_machine_only_and_leaves_nothing(tmp_path: Path) -> None:
     """Of every process of the run; and ten seconds after a kill there is none."""

@@ -69,31 +69,3 @@ def is_empty(answer: httpx.Response) -> bool:
     except DecodeError:
         return False
     return answer.status_code == 200 and not found.messages_list
-
-
-def node_of(path: str, content: bytes) -> int:
-    """The device that asks for messages, or sends some; 0 if that cannot be read."""
-    from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
-    from google.protobuf.message import DecodeError
-
-    kind = PushMessagesRequest if path.endswith("push-messages") else PullMessagesRequest
-    try:
-        return int(kind.FromString(content).node.node_id)
-    except DecodeError:
-        return 0
-
-
-def is_own(content: bytes) -> bool:
-    """True if all replies that a device pushes are its own.
-
-    The SuperLink checks that the device is the one whose key signed the call, and that a reply is
-    of the device that was asked, but not that these are the same.
-    """
-    from flwr.proto.fleet_pb2 import PushMessagesRequest
-    from google.protobuf.message import DecodeError
-
-    try:
-        said = PushMessagesRequest.FromString(content)
-    except DecodeError:
-        return False
-    return all(m.metadata.src_node_id == said.node.node_id for m in said.messages_list)

@@ -90,14 +90,17 @@ def authority(folder: Path) -> None:
 
 
 def server_certificate(folder: Path, authority: Path, names: list[str]) -> None:
-    """`server.key` and `server.crt` for a server of these names, made anew each time."""
+    """`server.key` and `server.crt` for a server of these names, made anew each time.
+
+    The key is of P-256: each handshake costs a signature, which takes far longer with P-384.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives import serialization as to
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID
 
-    own, key = load(authority / "ca.key"), ec.generate_private_key(ec.SECP384R1())
+    own, key = load(authority / "ca.key"), ec.generate_private_key(ec.SECP256R1())
     ca = x509.load_pem_x509_certificate((authority / "ca.crt").read_bytes())
     of_server = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(own.public_key())

@@ -33,12 +33,7 @@ LET_IN = "let-in.txt"
 
 def register(folder: Path, superlink: str, home: Path) -> Iterator[str]:
     """Make the SuperLink's list that of the folder; a line a change."""
-    wanted = {path.stem: path.read_text("ascii").strip() for path in folder.glob("keys/*.pub")}
-    let_in = folder / "keys" / LET_IN
-    if let_in.exists():
-        wanted = {
-            name: wanted[name] for name in let_in.read_text("utf-8").split() if name in wanted
-        }
+    wanted = let_in(folder)
     if not wanted:
         raise ConfigError(f"{folder / 'keys'}: no public keys; make them with `corsage deploy`.")
     path = home / LIST
@@ -58,6 +53,17 @@ def register(folder: Path, superlink: str, home: Path) -> Iterator[str]:
         there[name] = {"node": node, "key": wanted[name]}
         write_atomically(path, json.dumps(there, indent=2))
         yield f"{name}: let in, as node {node}"
+
+
+def let_in(folder: Path) -> dict[str, str]:
+    """The devices that shall be let in, by their names, and their public keys."""
+    found = {
+        path.stem: path.read_text("utf-8", "replace").strip() for path in folder.glob("keys/*.pub")
+    }
+    names = folder / "keys" / LET_IN
+    if not names.exists():
+        return found
+    return {name: found[name] for name in names.read_text("utf-8").split() if name in found}
 
 
 def read(path: Path, needed: bool) -> dict[str, dict[str, str]]:

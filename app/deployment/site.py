@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import re
 import shlex
 import shutil
 import sys
-import time
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from corsage.app.deployment import keys
 from corsage.app.deployment.device_table import Device, read_table
-from corsage.app.deployment.keys import load, public_line
 from corsage.app.deployment.register import LET_IN
+from corsage.app.deployment.shelf import DAYS_OF_AN_APP, app_of, put_on_shelf, trusted
 from corsage.app.output.usage import command, number, read_options
+from corsage.core.configuration.known_keys import defaults
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import guarded, write_atomically
+from corsage.core.keys import nearest
 
 APP_FOLDER = Path(__file__).parents[2]
 USAGE = """\
 usage: corsage deploy DEVICES.csv SITE_FOLDER --server NAME[,NAME or ADDRESS ...] [--port 8443]
-                      [--app CHECKOUT]
+                      [--app CHECKOUT] [--days 365] [--run-keys KEY[,KEY ...]]
 
 Makes all that a server and its devices need, in SITE_FOLDER:
 
@@ -38,9 +34,16 @@ Makes all that a server and its devices need, in SITE_FOLDER:
 DEVICES.csv has a line a device: name, data, and any word of the node config. --server is the name
 by which the devices reach the server. Once more, it keeps the keys that are there, makes those of
 new devices, forgets those that the table no longer has (with their keys: one that comes back gets
-another), and signs the app as it is now.
+another), and signs the app as it is now: for so many days, after which devices refuse it, and if
+--run-keys names any, for runs that set no other keys than these, of what devices are told.
 """
-DEPLOY_OPTIONS = {"server": "", "port": "8443", "app": str(APP_FOLDER)}
+DEPLOY_OPTIONS = {
+    "server": "",
+    "port": "8443",
+    "app": str(APP_FOLDER),
+    "days": str(DAYS_OF_AN_APP),
+    "run-keys": "",
+}
 OF_SERVER = ("superlink.sh", "gate.sh", "flwr.sh", "corsage.sh", "settings.sh")
 OF_DEVICE = ("device.sh",)
 COMPOSE_HEAD = """\
@@ -76,7 +79,8 @@ services:
     command: [/etc/corsage/gate.sh]
     depends_on: [superlink]
     network_mode: "service:superlink"
-    volumes: ["./server:/etc/corsage:ro"]
+    volumes: ["./server:/etc/corsage:ro", "./state/server/gate:/var/lib/corsage"]
+    ulimits: {nofile: 65536}
 """
 DEVICE = """\
   device-NAME:
@@ -91,7 +95,9 @@ DEVICE = """\
 """
 
 
-def deploy(table: Path, site: Path, names: list[str], port: int, app: Path) -> Iterator[str]:
+def deploy(
+    table: Path, site: Path, names: list[str], port: int, app: Path, days: int, settable: list[str]
+) -> Iterator[str]:
     """Make or renew the folders; a line on each thing that is done."""
     if not (APP_FOLDER / "deploy").is_dir():
         raise ConfigError("deploy: needs a checkout of Corsage, with its folder deploy/.")
@@ -108,7 +114,8 @@ def deploy(table: Path, site: Path, names: list[str], port: int, app: Path) -> I
         yield f"{server / 'server.crt'}: for {', '.join(names)}, valid {keys.DAYS} days"
     write_atomically(server / "gate.env", f"PORT={port}\n")
     scripts(OF_SERVER, server)
-    (site / "state" / "server").mkdir(parents=True, exist_ok=True, mode=0o700)
+    for folder in (site / "state" / "server", site / "state" / "server" / "gate"):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for device in devices:
         (site / "state" / device.name).mkdir(exist_ok=True, mode=0o700)
         folder = site / "devices" / device.name
@@ -122,8 +129,10 @@ def deploy(table: Path, site: Path, names: list[str], port: int, app: Path) -> I
         path.unlink()
         give_up(site / "devices" / path.stem)
         yield f"{path.stem}: no longer in the table; `corsage register` shuts it out"
-    called = put_on_shelf(app, secret / "signer.key", server / "apps")
-    yield f"{server / 'apps'}: {called}, signed"
+    called = put_on_shelf(app, secret / "signer.key", server / "apps", days, settable)
+    yield f"{server / 'apps'}: {called}, signed for {days} days" + (
+        f" and runs that set {', '.join(settable)}" * bool(settable)
+    )
     write_atomically(site / "compose.yaml", compose(devices, names[0], port))
 
 
@@ -169,6 +178,30 @@ def forgotten(folder: Path, devices: list[Device]) -> list[Path]:
     return [path for path in sorted(folder.glob("*.pub")) if path.stem not in known]
 
 
+def compose(devices: list[Device], server: str, port: int) -> str:
+    """The whole file; the data of a device lie in `data/`, by the name of its file."""
+    parts = [filled(COMPOSE_HEAD, {"PORT": str(port), "SERVER": server})]
+    for device in devices:
+        data = device.words["data"]
+        file = PurePosixPath(data).name
+        parts.append(filled(DEVICE, {"NAME": device.name, "FILE": file, "DATA": data}))
+    return "".join([*parts, "\nnetworks: {devices: {}}\n"])
+
+
+def filled(text: str, words: Mapping[str, str]) -> str:
+    """A text with words in the places of their names, all at once: a word may hold a name."""
+    return re.sub(rf"\b({'|'.join(words)})\b", lambda found: words[found[1]], text)
+
+
+def run_keys(said: str) -> list[str]:
+    """The keys that a run may set."""
+    found = [name.strip() for name in said.split(",") if name.strip()]
+    for name in found:
+        if name not in defaults():
+            raise ConfigError(f"--run-keys: {name}: no such key.{nearest(name, defaults())}")
+    return found
+
+
 @command(USAGE, CorsageError, needs_words=True)
 def run(words: list[str]) -> None:
     """Do what the words say; 0, or 2 with one line on what is wrong."""
@@ -183,79 +216,10 @@ def run(words: list[str]) -> None:
         raise ConfigError(f"--server: {names[0]}: say a name alone; --port is beside it.")
     table, site = (Path(word).expanduser() for word in plain)
     app = Path(options["app"]).expanduser()
-    for line in guarded(list, deploy(table, site, names, port, app)):
+    days, settable = number(options, "days"), run_keys(options["run-keys"])
+    for line in guarded(list, deploy(table, site, names, port, app, days, settable)):
         print(line)
 
 
 if __name__ == "__main__":
     sys.exit(run(sys.argv[1:]))
-
-
-def key_id(public: bytes) -> str:
-    """The name of a signer's key in lists of trusted ones."""
-    return "fpk_" + hashlib.sha256(b" ".join(public.split()[:2])).hexdigest()[:32]
-
-
-def trusted(public: bytes) -> str:
-    """The list of trusted signers, for `--trusted-entities`.
-
-    An empty one would mean that everything may run: it cannot be made here.
-    """
-    return f"{key_id(public)}: '{public.decode().strip()}'\n"
-
-
-def app_of(project: Path) -> tuple[str, str]:
-    """The app's name for `flwr run`, and its version."""
-    if not (project / "pyproject.toml").is_file():
-        raise ConfigError(f"{project}: no checkout, there is no pyproject.toml in it.")
-    content = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))
-    publisher = content["tool"]["flwr"]["app"]["publisher"]
-    return f"@{publisher}/{content['project']['name']}", str(content["project"]["version"])
-
-
-def build(project: Path) -> bytes:
-    """The bundle of a checkout, as `flwr run` makes it."""
-    from flwr.cli.build import build_fab_from_disk
-
-    return build_fab_from_disk(project)
-
-
-def sign(content: bytes, signer: Path, moment: int) -> dict[str, Any]:
-    """The signature that SuperNodes check: whose, when, and of which bytes."""
-    message = moment.to_bytes(8, "big") + hashlib.sha256(content).digest()
-    signature = base64.urlsafe_b64encode(load(signer).sign(message)).rstrip(b"=")
-    return {
-        "public_key_id": key_id(public_line(signer)),
-        "signature": signature.decode(),
-        "signed_at": moment,
-    }
-
-
-def put_on_shelf(project: Path, signer: Path, shelf: Path) -> str:
-    """Sign the bundle of a checkout and lay it where the gate finds it; how it is called."""
-    (app, version), content = app_of(project), build(project)
-    stem = f"{app.removeprefix('@').replace('/', '.')}.{version}"
-    entry = {
-        "app_id": app,
-        "app_version": version,
-        "fab": f"{stem}.fab",
-        "verifications": [sign(content, signer, int(time.time()))],
-    }
-    write_atomically(shelf / f"{stem}.fab", content)
-    write_atomically(shelf / f"{stem}.json", json.dumps(entry, indent=2))
-    return f"{app}=={version}"
-
-
-def compose(devices: list[Device], server: str, port: int) -> str:
-    """The whole file; the data of a device lie in `data/`, by the name of its file."""
-    parts = [filled(COMPOSE_HEAD, {"PORT": str(port), "SERVER": server})]
-    for device in devices:
-        data = device.words["data"]
-        file = PurePosixPath(data).name
-        parts.append(filled(DEVICE, {"NAME": device.name, "FILE": file, "DATA": data}))
-    return "".join([*parts, "\nnetworks: {devices: {}}\n"])
-
-
-def filled(text: str, words: Mapping[str, str]) -> str:
-    """A text with words in the places of their names, all at once: a word may hold a name."""
-    return re.sub(rf"\b({'|'.join(words)})\b", lambda found: words[found[1]], text)

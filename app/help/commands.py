@@ -57,6 +57,7 @@ COMMAND_GROUPS: dict[str, dict[str, Command]] = {
     "Devices": {
         "deploy": Command("app.deployment.site", "make keys, the signed app, a folder a machine"),
         "gate": Command("app.deployment.gate", "the only door to a server that devices see"),
+        "supernode": Command("app.deployment.supernode", "a SuperNode that ends if it is cut off"),
         "register": Command("app.deployment.register", "let in the known devices, and no others"),
         "deal": Command("app.device_files", "deal a data set into one file a user, for devices"),
     },

@@ -3,13 +3,18 @@
 A message is read through what is declared here and by the clients (`Client.takes`). It may set the
 keys of training, of the model and of its algorithm, each typed and within the limits of the node
 config; how the columns of a file are to be read; and for which of the device's own users. Files,
-folders and what is computed on are the device's own words, and never a message's.
+folders and what is computed on are the device's own words, and never a message's. The signer of an
+app may have said until when it is good, and which keys a run may set (`corsage deploy`).
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import fields, replace
+import tomllib
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord
@@ -19,7 +24,7 @@ from corsage.app.results.known_models import note_model
 from corsage.clients import client_class
 from corsage.core.configuration.held_objects import is_name
 from corsage.core.errors import ConfigError, ModelError, Refused
-from corsage.core.keys import EPOCH_LIMIT, STEP_LIMIT, Keys
+from corsage.core.keys import EPOCH_LIMIT, STEP_LIMIT, Keys, flatten
 from corsage.core.messages.asked import arrays_as, options_of
 from corsage.core.messages.fields import Doubt, record_of, shown
 from corsage.core.messages.limits import ZOO_WORD, Limits
@@ -30,9 +35,64 @@ if TYPE_CHECKING:
     from corsage.clients.base import Client
 
 
+APP = Path(__file__).parents[2]
+"""The bundle that this code came in; a checkout, or an installation, which nobody has signed."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The word of an app's signer on it.
+
+    Parameters
+    ----------
+    until : the last moment at which it is good; None: nothing was said.
+    keys : those that a run may set, of what a device is told; None: all.
+    """
+
+    until: datetime | None = None
+    keys: tuple[str, ...] | None = None
+
+    def check_time(self) -> None:
+        """Refuse everything once the signature has ended."""
+        if self.until and datetime.now(UTC) > self.until:
+            raise Refused(
+                f"the app's signature ended on {self.until:%Y-%m-%d} by this device's clock: sign "
+                "it anew (corsage deploy)"
+            )
+
+    def check_keys(self, task: Task) -> None:
+        """Refuse values that are not an app's own, of keys that a run may not set."""
+        if self.keys is None:
+            return
+        for group in (task.device_data, task.train, task.model, task.keys):
+            own = flatten(type(group)())
+            for name, value in flatten(group).items():
+                if value != own[name] and name not in self.keys:
+                    raise Refused(
+                        f"{name}={shown(value)}: the app's signature lets a run set these keys "
+                        f"alone: {', '.join(self.keys)}"
+                    )
+
+
+@lru_cache(maxsize=1)
+def terms_of(app: Path) -> Terms:
+    """The terms of a bundle."""
+    path = app / "pyproject.toml"
+    content = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    said = content.get("tool", {}).get("corsage", {})
+    if "signed-until" not in said:
+        return Terms()
+    until = datetime.fromtimestamp(int(said["signed-until"]), UTC)
+    return Terms(until, tuple(said["run-keys"]) if "run-keys" in said else None)
+
+
 def read_task(content: Any, limits: Limits) -> Task:
     """The task of a message's content, as far as it can be judged without the data."""
-    return decode_task(record_of(content, "config", ConfigRecord), Doubt(limits))
+    terms = terms_of(APP)
+    terms.check_time()
+    task = decode_task(record_of(content, "config", ConfigRecord), Doubt(limits))
+    terms.check_keys(task)
+    return task
 
 
 def admitted(task: Task, node: Node, content: Any, limits: Limits) -> Order:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,18 @@ from flwr.proto.node_pb2 import Node
 from starlette.applications import Starlette
 
 from corsage.app.deployment import holding
-from corsage.app.deployment.gate import CALLS, FLEET, gate, shelf
-from tests.support.recipe import deploy
+from corsage.app.deployment.callers import is_own, node_of
+from corsage.app.deployment.calls import CALLS, FLEET, gate
+from corsage.app.deployment.keys import device_key
+from corsage.app.deployment.shelf import shelf
+from tests.support.recipe import deploy, signed
 
 
 def ask(app: Starlette, method: str, path: str, **words: Any) -> httpx.Response:
-    """An application's answer."""
+    """An application's answer; the gate's to a device that is let in."""
+    key = getattr(app.state, "key", None)
+    own = httpx.Headers(words.pop("headers", None))
+    words["headers"] = [*(signed(key) if key else {}).items(), *own.raw]
 
     async def asked() -> httpx.Response:
         transport = httpx.ASGITransport(app)
@@ -56,18 +63,25 @@ def door(tmp_path: Path, passed: list[httpx.Request]) -> Starlette:
         passed.append(request)
         return httpx.Response(201, headers={"x-own": "1"}, content=streamed())
 
+    return made(tmp_path, superlink)
+
+
+def made(tmp_path: Path, superlink: Any) -> Starlette:
+    """The gate of a site before such a SuperLink, and the key of one of its devices."""
     assert deploy(tmp_path) == 0
-    ca = tmp_path / "site" / "server" / "ca.crt"
-    return gate("127.0.0.1:1", ca, 1000, httpx.MockTransport(superlink))
+    site = tmp_path / "site"
+    app = gate("127.0.0.1:1", site / "server", 1000, via=httpx.MockTransport(superlink))
+    app.state.key = site / "devices" / "shop-0" / "device.key"
+    return app
 
 
 def test_the_gate_passes_on_what_devices_say(door: Starlette, passed: list[httpx.Request]) -> None:
     for call in sorted(CALLS - {"push-messages"}):
-        answer = ask(door, "POST", FLEET + call, content=b"body", headers={"flwr-signature": "s"})
+        answer = ask(door, "POST", FLEET + call, content=b"body", headers={"flwr-x": "s"})
         assert (answer.status_code, answer.content) == (201, b"answer")
         assert answer.headers["x-own"] == "1"
         assert passed[-1].url == f"https://127.0.0.1:1{FLEET}{call}"
-        assert passed[-1].content == b"body" and passed[-1].headers["flwr-signature"] == "s"
+        assert passed[-1].content == b"body" and passed[-1].headers["flwr-x"] == "s"
 
 
 @pytest.mark.parametrize(
@@ -144,9 +158,8 @@ def test_a_device_in_a_run_is_answered_when_there_is_work(
     """Its call is kept until then, or until its time is up; others pass at once."""
     monkeypatch.setattr(holding, "HOLD", hold)
     monkeypatch.setattr(holding, "HOLD_PAUSE", 0.0)
-    assert deploy(tmp_path) == 0
-    link, ca = Link(4), tmp_path / "site" / "server" / "ca.crt"
-    app = gate("127.0.0.1:1", ca, 1000, httpx.MockTransport(link))
+    link = Link(4)
+    app = made(tmp_path, link)
     call = PullMessagesRequest(node=Node(node_id=7)).SerializeToString()
     for path in ("pull-messages", "push-messages"):
         content = pushed(7, 7) if path == "push-messages" else call
@@ -162,15 +175,54 @@ def test_a_device_in_a_run_is_answered_when_there_is_work(
 
 def test_the_gate_passes_on_no_other_headers(door: Starlette, passed: list[httpx.Request]) -> None:
     """Nor does it stumble over letters that no header has, or over thousands of headers."""
-    odd = [(b"x-odd", "ä".encode()), (b"content-encoding", b"gzip"), (b"flwr-timestamp", b"t")]
+    odd = [(b"x-odd", "ä".encode()), (b"content-encoding", b"gzip"), (b"flwr-x", b"t")]
     assert ask(door, "POST", f"{FLEET}get-run", content=b"body", headers=odd).status_code == 201
-    assert passed[0].headers["flwr-timestamp"] == "t"
+    assert passed[0].headers["flwr-x"] == "t"
     assert not {"x-odd", "content-encoding"} & passed[0].headers.keys()
     many = [(b"flwr-%d" % number, b"") for number in range(200)]
     assert ask(door, "POST", f"{FLEET}get-run", headers=many).status_code == 413
     both = {"content-length": "4", "transfer-encoding": "chunked"}
     assert ask(door, "POST", f"{FLEET}get-run", content=b"body", headers=both).status_code == 413
     assert len(passed) == 1
+
+
+def test_who_is_not_let_in_is_not_listened_to(
+    door: Starlette, passed: list[httpx.Request], tmp_path: Path
+) -> None:
+    """Whatever is wrong with the signature, and from the moment on when a device is shut out."""
+    key, own = door.state.key, tmp_path / "own"
+    device_key(own)
+    door.state.key = None
+    right = signed(key)
+    stolen = {**signed(own), "flwr-public-key": right["flwr-public-key"]}
+    wrong = [{}, signed(own), stolen, signed(key, 306), signed(key, -6), {"flwr-signature": "s"}]
+    wrong += [{**right, "flwr-timestamp": moment} for moment in ("", "2026-01-01", "9" * 40)]
+
+    async def unread() -> AsyncIterator[bytes]:
+        raise AssertionError("read")
+        yield b""
+
+    for headers in wrong:
+        answer = ask(door, "POST", f"{FLEET}push-object", headers=headers, content=unread())
+        assert (answer.status_code, answer.headers["connection"]) == (401, "close")
+    assert ask(door, "POST", f"{FLEET}get-run", headers=right).status_code == 201
+    (tmp_path / "site" / "server" / "keys" / "let-in.txt").write_text("shop-1\n")
+    door.state.gate.callers.look()
+    assert ask(door, "POST", f"{FLEET}get-run", headers=signed(key)).status_code == 401
+    assert len(passed) == 1
+
+
+def test_what_is_nested_is_not_parsed() -> None:
+    """Half a million empty messages cost the gate nothing; what it reads is what Flower reads."""
+    replies = b"".join(pushed(0, source) for source in (7, 8))
+    both = PushMessagesRequest(node=Node(node_id=7)).SerializeToString() + replies
+    assert node_of(both) == PushMessagesRequest.FromString(both).node.node_id == 7
+    assert not is_own(both) and is_own(pushed(7, 7, 7))
+    bomb = b"\x12\x00" * 500_000
+    started = time.process_time()
+    assert not is_own(bomb) and node_of(bomb) == 0
+    assert not is_own(pushed(7, 7) + b"\x13" + b"\x14") and not is_own(b"\x12\x7f")
+    assert time.process_time() - started < 0.1
 
 
 async def long() -> AsyncIterator[bytes]:

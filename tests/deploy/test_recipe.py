@@ -19,7 +19,7 @@ from flwr.supercore.fab import Fab
 from corsage.app.command import run
 from corsage.app.deployment import register
 from corsage.app.deployment.keys import signer_key
-from corsage.app.deployment.site import trusted
+from corsage.app.deployment.shelf import trusted
 from corsage.core.errors import NodeError
 from tests.support.recipe import DEPLOY, THIRTY, deploy
 

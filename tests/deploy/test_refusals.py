@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 import threading
 import time
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 from flwr.app import Context, Message, RecordDict
 
 from corsage.app.client_app import make_client_app
-from corsage.app.nodes import deployed
+from corsage.app.deployment.shelf import build
+from corsage.app.nodes import deployed, device
 from corsage.app.nodes.time_limit import TimeUp, time_limit
 from corsage.benchmarks.device.attacks import Attack
 from corsage.benchmarks.device.messages import honest
@@ -26,6 +30,7 @@ from corsage.core.messages.limits import Limits
 from corsage.core.registry import algorithm_keys
 from corsage.core.tables.column_facts import CATEGORY
 from corsage.core.tables.preparation import Column, Preparation
+from tests.support import recipe
 
 
 def reason(target: Target, message: Message) -> str:
@@ -48,6 +53,41 @@ def test_what_is_on_board_is_read_as_if_it_came_alone(target: Target) -> None:
         assert trained.content["config"]["users"] == ["ann", "bob"]
         assert evaluated.has_error() == bool(why)
         assert not why or evaluated.error.reason == f"evaluate: {why}"
+
+
+def test_a_signed_app_names_its_end_and_the_keys_of_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bundle says so itself; what is asked for by a message counts, not what a server says."""
+    monkeypatch.setattr(device, "APP", tmp_path / "bundle")
+    target = Target(tmp_path)
+
+    def terms(days: int, keys: list[str]) -> None:
+        content = build(recipe.app(tmp_path / "app"), int(time.time()) + 86400 * days, keys)
+        shutil.rmtree(tmp_path / "app")
+        with ZipFile(BytesIO(content)) as bundle:
+            bundle.extractall(tmp_path / "bundle")
+        device.terms_of.cache_clear()
+        device.terms_of(device.APP)  # read once, before anything is watched
+
+    honest_keys = ["batch-size", "fine-tune-epochs", "head", "hidden", "lr", "model"]
+    for kind in ("train", "query"):
+        draft = honest("fedavg", kind)
+        draft.settings["keys"]["local-epochs"] = 3
+        terms(1, [])
+        reply = target.strike(Attack("all keys", draft.message()))
+        assert reply is not None and not reply.has_error()
+        terms(1, honest_keys)
+        why = reason(target, draft.message())
+        assert "local-epochs=3: the app's signature lets a run set these keys alone: batch" in why
+        terms(1, [*honest_keys, "local-epochs"])
+        reply = target.strike(Attack("named", draft.message()))
+        assert reply is not None and not reply.has_error(), reply.error.reason
+        terms(-1, [])
+        reply = target.strike(Attack("ended", draft.message()))
+        assert reply is not None and "the app's signature ended on" in str(reply.error.reason)
+    assert not target.wrong
+    device.terms_of.cache_clear()
 
 
 def test_a_file_of_the_servers_is_not_read(target: Target) -> None:

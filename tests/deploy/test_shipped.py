@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from corsage.app.deployment.device_table import Device, read_table
 from corsage.app.deployment.site import compose
+from tests.support.pages import ROOT
 from tests.support.recipe import DEPLOY
 
 
@@ -75,3 +80,16 @@ def test_the_scripts_hold_the_flags_that_shut(name: str) -> None:
     }  # fmt: skip
     assert all(flag in text for flag in flags[name]) and "--insecure" not in text
     assert os.access(DEPLOY / name, os.X_OK)
+
+
+def test_all_that_is_installed_has_a_hash() -> None:
+    """The lock file has what the package needs, but for Ray, and what builds it."""
+    text = (DEPLOY / "requirements.lock").read_text()
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    locked = [re.fullmatch(r"([a-z0-9-]+)==(\S+) --hash=sha256:[0-9a-f]{64}", x) for x in lines]
+    found = {match[1]: match[2] for match in locked if match}
+    assert len(found) == len(lines)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    for word in project["project"]["dependencies"] + project["build-system"]["requires"]:
+        wanted = Requirement(word)
+        assert wanted.specifier.contains(found[canonicalize_name(wanted.name)]), word

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
+
 from corsage.app.command import run
+from corsage.app.deployment.keys import load
 from tests.support.pages import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -31,3 +36,14 @@ def deploy(tmp_path: Path, table: str = THIRTY, *words: str) -> int:
     places = [str(tmp_path / "devices.csv"), str(tmp_path / "site")]
     options = ["--server", "fed.example.org,192.0.2.7", "--app", str(tmp_path / "app")]
     return run(["deploy", *places, *options, *words], "")
+
+
+def signed(key: Path, late: float = 0.0) -> dict[str, str]:
+    """The headers with which a SuperNode signs a call."""
+    private = load(key)
+    moment = (datetime.now(UTC) - timedelta(seconds=late)).isoformat()
+    return {
+        "flwr-public-key": b64encode(public_key_to_bytes(private.public_key())).decode(),
+        "flwr-timestamp": moment,
+        "flwr-signature": b64encode(sign_message(private, moment.encode())).decode(),
+    }

@@ -1,0 +1,83 @@
+"""A SuperNode ends when it is cut off: what supervises it starts it again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from corsage.app.deployment import supernode
+from corsage.app.deployment.supernode import BEAT, Calls, answers, watch
+
+GIVES_UP = """
+import sys, threading, time, types
+stub = types.ModuleType("flower_supernode")
+def flower_supernode():
+    assert sys.argv[1:] == ["--superlink", "localhost:1"]
+    threading.Thread(target=time.sleep, args=(60,)).start()  # as its HTTP server does
+stub.flower_supernode = flower_supernode
+sys.modules["flwr.supernode.cli.flower_supernode"] = stub
+from corsage.app.deployment.supernode import run
+run(["--superlink", "localhost:1"])
+"""
+
+
+def test_the_process_ends_where_flower_gives_up(tmp_path: Path) -> None:
+    """Whatever thread is left, with a line; the file for supervisors has it, too."""
+    command = [sys.executable, "-c", GIVES_UP]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False
+    )
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 1 and "Flower has given the connection up" in line
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert status["state"] == "failed" and status["line"] in line
+
+
+class Left(Exception):
+    """In the place of the end of this process."""
+
+
+def test_who_is_cut_off_ends_if_the_server_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For want of heartbeats, too, while other calls succeed; not while the network is gone."""
+
+    def leave(why: str) -> None:
+        raise Left(why)
+
+    def there() -> bool:
+        lines.append(json.loads((tmp_path / "status.json").read_text())["line"])
+        return len(lines) == 3
+
+    lines: list[str] = []
+    monkeypatch.setattr(supernode, "leave", leave)
+    monkeypatch.setattr(supernode, "LOOK_SECONDS", 0.01)
+    calls = Calls()
+    calls.last[True] -= supernode.CUT_OFF + 1
+    with pytest.raises(Left, match="cut off: no call has succeeded for 91 s"):
+        watch(calls, there, tmp_path)
+    assert lines == ["not connected: calls fail"] * 3
+    with pytest.raises(Left):  # a disk that is full changes nothing
+        watch(calls, lambda: True, tmp_path / "absent")
+
+
+@pytest.mark.parametrize(("path", "code", "heard"), [(BEAT, 200, True), ("/x", 200, False)])
+def test_calls_are_heard(
+    monkeypatch: pytest.MonkeyPatch, path: str, code: int, heard: bool
+) -> None:
+    monkeypatch.setattr(httpx.Client, "send", httpx.Client.send)  # to be put back
+    calls = Calls({True: 0.0, False: 0.0})
+    calls.listen()
+    codes = [503, code]
+    with httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(codes.pop()))) as one:
+        assert one.get(f"https://a{path}").status_code == code
+        assert (calls.last[True] > 0, calls.last[False] > 0) == (heard, not heard)
+        calls.last.update({True: 0.0, False: 0.0})
+        assert one.get(f"https://a{path}").status_code == 503
+        assert set(calls.last.values()) == {0.0}
+    assert not answers(["--superlink", "localhost:1", "--root-certificates", "/absent"])
