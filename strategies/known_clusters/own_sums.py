@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corsage.core.arrays import Arrays, Floats
+from corsage.core.arrays import Arrays, Bools, Floats
 from corsage.core.counts import Number
 from corsage.core.errors import ConfigError
 from corsage.core.messages.replies import Replies
@@ -34,7 +34,7 @@ from corsage.solvers.known_clusters.variances.covariance_fit import (
 )
 from corsage.solvers.known_clusters.variances.identified import NOWHERE, holding, untold
 from corsage.solvers.known_clusters.variances.scoring import BLIND, Fitted
-from corsage.solvers.known_clusters.variances.shape_choice import Judged, chosen
+from corsage.solvers.known_clusters.variances.shape_choice import Judged, chosen, part
 from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, ONE
 from corsage.solvers.known_clusters.variances.uncertainty import (
     LONG_WORK,
@@ -43,7 +43,15 @@ from corsage.solvers.known_clusters.variances.uncertainty import (
     uncertain,
     work,
 )
+from corsage.solvers.known_clusters.variances.unlike import (
+    Expected,
+    Scores,
+    by_medians,
+    near,
+    stands,
+)
 from corsage.solvers.known_clusters.variances.users_sums import Users, explained
+from corsage.strategies.known_clusters.aside import Aside
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort, Present
 from corsage.strategies.known_clusters.clusters.strengths import AUTO
 from corsage.strategies.known_clusters.coins.conversation import (
@@ -201,7 +209,7 @@ class OwnSums:
         there = set(sums.clusters)
         heard = [name for name in present.names if name in there]
         self.state.enter(self.varies)
-        self.solve(sums.in_order(heard, len(self.state.model)), heard, number)
+        self.solve(sums.in_order(heard, len(self.state.model)), number)
         self.judge(moved, whole)
 
     def question(self, cohort: Cohort) -> Request:
@@ -244,15 +252,14 @@ class OwnSums:
 
     # The server's step.
 
-    def solve(self, users: Users, names: list[str], number: int) -> None:
+    def solve(self, everybody: Users, number: int) -> None:
         """The most likely covariances, and all centres."""
+        users = self.alike(everybody)
+        names = users.names
         units = self.units(users)
-        parts = users.sums(units)
-        noise = None if self.exact else 1.0
-        above = units_above(names) if self.keys.mixed_paths else []
-        levels = tree_levels(users.cluster, names, above)
         varies = units.sound if self.varies is None else units.sound * self.varies
-        tree, held = self.told(Tree(parts, levels, users.counts, noise).thinned(), varies)
+        tree, held = self.told(self.tree(users, units).thinned(), varies)
+        parts = tree.users
         found, tried = self.fitted(tree, users, varies, number)
         shares = explained(tree, found) if self.exact else self.latent(found)
         before = self.state.estimates.covariance
@@ -272,7 +279,46 @@ class OwnSums:
             self.state.look(users.total()[0], float(users.counts.sum()))
         fit.likely, fit.intervals = self.uncertain(tree, found, fit, varies)
         self.state.estimates.covariance = fit
-        self.state.remember(found, units, names, above)
+        self.state.remember(found, units, names, self.above(names))
+        self.state.lean({*everybody.names} - {*names})
+
+    def above(self, names: list[str]) -> list[list[str]]:
+        """The units of each level above these clusters."""
+        return units_above(names) if self.keys.mixed_paths else []
+
+    def tree(self, users: Users, units: Standard) -> Tree:
+        """The users' sums in standard units, and the levels above them."""
+        levels = tree_levels(users.cluster, users.names, self.above(users.names))
+        return Tree(users.sums(units), levels, users.counts, None if self.exact else 1.0)
+
+    # Who is set aside.
+
+    def alike(self, users: Users) -> Users:
+        """The users that are like the others, in clusters of which there is one."""
+        known, n = self.state.aside, len(users.users)
+        if known.settled:
+            aside = np.isin(users.users, known.named)
+        elif self.exact and self.keys.mixed_aside:
+            first = by_medians(users.plain(), users.counts, users.cluster, len(users.names))
+            begin = np.zeros(n, bool) if first is None else first.unlike
+            aside, scores = stands(begin, partial(self.scored, users))
+            named = [users.users[row] for row in np.flatnonzero(aside)]
+            self.state.aside = Aside.of(users.users, scores, named)
+            if named and named != known.named:
+                self.job.note(self.state.aside.note)
+        else:
+            return users
+        return users.at(~aside) if aside.any() else users
+
+    def scored(self, users: Users, aside: Bools) -> Scores:
+        """Everybody's scores by a fit to those that are not set aside, one variance a number."""
+        kept = np.flatnonzero(~aside)
+        units = self.units(users.at(~aside))
+        whole = self.tree(users, units)
+        varies = units.sound if self.varies is None else units.sound * self.varies
+        tree, _ = self.told(part(whole, kept), varies)
+        found = near(tree, np.flatnonzero(varies))
+        return Scores.of(whole.users, users.counts, Expected.of(found, whole.levels[0]), ~aside)
 
     def told(self, tree: Tree, varies: Floats) -> tuple[Tree, dict[str, str]]:
         """The tree without variances that its data do not tell, and why they do not.

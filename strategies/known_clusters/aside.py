@@ -1,0 +1,77 @@
+"""Who is set aside by the mixed model, as their sums are not like the others'; what is said of it.
+
+Who is set aside is in no sum from which centres and variances come. It has a model of its own all
+the same: its own rows, tied to the centre of the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from corsage.core.arrays import Floats
+from corsage.core.messages.replies import name_users
+from corsage.solvers.known_clusters.variances.unlike import Scores
+from corsage.strategies.rounds.results import Finding
+
+TITLE = "Set aside: sums that are not like the others'"
+SHOWN = 20
+"""Users that are printed; users.csv has all."""
+
+
+@dataclass
+class Aside:
+    """The scores of all users, and who is set aside.
+
+    Parameters
+    ----------
+    users, between, within : who was looked at, and their scores as N(0, 1) (unlike.py).
+    named : who is set aside.
+    settled : they were found before, and are not looked for again.
+    """
+
+    users: list[str] = field(default_factory=list)
+    between: Floats = field(default_factory=lambda: np.zeros(0))
+    within: Floats = field(default_factory=lambda: np.zeros(0))
+    named: list[str] = field(default_factory=list)
+    settled: bool = False
+
+    @classmethod
+    def of(cls, users: list[str], found: Scores, named: list[str]) -> Aside:
+        """Of users with these scores."""
+        return cls(users, found.between, found.within, named)
+
+    @property
+    def note(self) -> str:
+        """What is said when somebody is set aside."""
+        return (
+            f"{name_users(self.named)} set aside: sums that are not like the others' count in no "
+            "centre and no variance; mixed-aside=false counts them"
+        )
+
+    def findings(self) -> list[Finding]:
+        """Who is set aside, and by how much; nothing where nobody is."""
+        place = {user: row for row, user in enumerate(self.users)}
+        rows = [(f"user {user}", self.text(place[user])) for user in self.named[:SHOWN]]
+        if (more := len(self.named) - SHOWN) > 0:
+            rows.append(("...", f"{more} more in users.csv"))
+        return [Finding(TITLE, rows)] if rows else []
+
+    def text(self, row: int) -> str:
+        """The scores of one, in words."""
+        return (
+            f"its estimate is {self.between[row]:.3g}, and its noise {self.within[row]:.3g} "
+            "deviations from what the others' say"
+        )
+
+    def columns(self) -> dict[str, dict[str, Any]]:
+        """What tables of users have, by column."""
+        out = set(self.named)
+        numbers = {"between": self.between, "within": self.within}
+        found = {
+            name: dict(zip(self.users, np.round(own, 3).tolist(), strict=True))
+            for name, own in numbers.items()
+        }
+        return {**found, "aside": {user: int(user in out) for user in self.users}}
