@@ -46,9 +46,9 @@ from corsage.solvers.known_clusters.variances.uncertainty import (
 from corsage.solvers.known_clusters.variances.unlike import (
     Expected,
     Scores,
-    by_medians,
     near,
     stands,
+    suspects,
 )
 from corsage.solvers.known_clusters.variances.users_sums import Users, explained
 from corsage.strategies.known_clusters.aside import Aside
@@ -295,12 +295,11 @@ class OwnSums:
 
     def alike(self, users: Users) -> Users:
         """The users that are like the others, in clusters of which there is one."""
-        known, n = self.state.aside, len(users.users)
+        known = self.state.aside
         if known.settled:
             aside = np.isin(users.users, known.named)
         elif self.exact and self.keys.mixed_aside:
-            first = by_medians(users.plain(), users.counts, users.cluster, len(users.names))
-            begin = np.zeros(n, bool) if first is None else first.unlike
+            begin = suspects(users.plain(), users.counts, users.cluster, len(users.names))
             aside, scores = stands(begin, partial(self.scored, users))
             named = [users.users[row] for row in np.flatnonzero(aside)]
             self.state.aside = Aside.of(users.users, scores, named)

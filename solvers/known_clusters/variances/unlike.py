@@ -48,6 +48,11 @@ MOST_FITS = 12
 """Fits after which the set is taken as it is."""
 DEVIATION = 1.4826
 """Of a normal distribution its deviation over its median deviation."""
+UNSURE = 2 * 1.17
+"""Two standard errors of a normal median deviation, as a share of it, times the root of n."""
+SUSPECT = 2.0
+"""Who is beyond this score by medians is not in the first fit: liars who are in it hide each other
+behind the variance that they make; who is honest comes back."""
 FEWEST_OF_CLUSTER = 4
 """Users of a cluster that has a median of its own."""
 FLAT = 1e-10
@@ -162,7 +167,7 @@ class Scores:
             noise = expected.sigma2
             found.append([normal(square / noise, free), normal(own.square / noise, own.free)])
         between, within = np.concatenate(found, axis=1)
-        return cls(even(between), even(within))
+        return cls(even(between, inside), even(within, inside))
 
     @property
     def size(self) -> Floats:
@@ -172,9 +177,12 @@ class Scores:
     @property
     def unlike(self) -> Bools:
         """True for who is to be set aside."""
-        size, n = self.size, len(self.size)
-        most = int(MOST_ASIDE * n)
-        beyond = size > NormalDist().inv_cdf(1 - ALARM / n)
+        return self.beyond(NormalDist().inv_cdf(1 - ALARM / len(self.size)))
+
+    def beyond(self, score: float) -> Bools:
+        """True for those with a larger one, but for `MOST_ASIDE` at most."""
+        size, most = self.size, int(MOST_ASIDE * len(self.size))
+        beyond = size > score
         if beyond.sum() > most:
             beyond[np.argsort(-size, kind="stable")[most:]] = False
         return np.asarray(beyond)
@@ -189,17 +197,17 @@ def normal(squares: Floats, free: Floats) -> Floats:
     return np.where(free > 0, np.nan_to_num(found), 0.0)
 
 
-def even(scores: Floats) -> Floats:
-    """Over max(1, their median deviation)."""
-    told = scores[scores != 0]
+def even(scores: Floats, inside: Bools) -> Floats:
+    """Over the median deviation of who is in the fit, as far as that is above 1 by no chance."""
+    told = scores[inside & (scores != 0)]
     if not len(told):
         return scores
     deviation = DEVIATION * float(np.median(np.abs(told - np.median(told))))
-    return scores / max(1.0, deviation)
+    return np.asarray(scores / max(1.0, deviation / (1 + UNSURE / np.sqrt(len(told)))))
 
 
-def by_medians(sums: Sums, counts: Floats, cluster: Ints, k: int) -> Scores | None:
-    """Scores without any fit; None where users' own estimates do not tell any.
+def suspects(sums: Sums, counts: Floats, cluster: Ints, k: int) -> Bools:
+    """Who is not in the first fit (n,); nobody where users' own estimates do not tell.
 
     Coefficients are in units in which most users' columns are alike.
     """
@@ -209,11 +217,11 @@ def by_medians(sums: Sums, counts: Floats, cluster: Ints, k: int) -> Scores | No
     own = Own.of(alike, counts)
     told, free = own.full, own.free > 0
     if 2 * told.sum() < len(told) or 2 * free.sum() < len(free):
-        return None
+        return np.zeros(len(counts), bool)
     typical = (1 - 2 / (9 * own.free[free])) ** 3
     noise = float(np.median(own.square[free] / own.free[free] / typical))
     if noise <= FLAT * float(np.median(sums.yy / counts)):
-        return None
+        return np.zeros(len(counts), bool)
     estimate = own.estimate
     mean = np.tile(np.median(estimate[told], axis=0), (k, 1))
     for place in range(k):
@@ -224,7 +232,8 @@ def by_medians(sums: Sums, counts: Floats, cluster: Ints, k: int) -> Scores | No
     variance = np.square(DEVIATION * np.median(away, axis=0)) / noise
     spread = np.broadcast_to(np.diag(variance), (k, *sums.a.shape[1:]))
     expected = Expected(cluster, mean, np.zeros_like(spread), spread, noise)
-    return Scores.of(alike, counts, expected, np.zeros(len(counts), bool))
+    found = Scores.of(alike, counts, expected, np.zeros(len(counts), bool))
+    return found.beyond(SUSPECT)
 
 
 def near(tree: Tree, varies: Ints) -> Fitted:
