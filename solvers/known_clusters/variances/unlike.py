@@ -48,6 +48,10 @@ MOST_FITS = 12
 """Fits after which the set is taken as it is."""
 DEVIATION = 1.4826
 """Of a normal distribution its deviation over its median deviation."""
+NOISES = 0.35
+"""Deviation between honest users of the logarithm of their noise, at least."""
+GAP = 1.2
+"""Tails that are heavy have no gaps."""
 UNSURE = 2 * 1.17
 """Two standard errors of a normal median deviation, as a share of it, times the root of n."""
 SUSPECT = 2.0
@@ -165,7 +169,7 @@ class Scores:
             here = replace(expected, unit=unit)
             square, free = own.between(here, inside[some])
             noise = expected.sigma2
-            found.append([normal(square / noise, free), normal(own.square / noise, own.free)])
+            found.append([normal(square / noise, free), apart_as_noise(own.square / noise, own.free)])
         between, within = np.concatenate(found, axis=1)
         return cls(even(between, inside), even(within, inside))
 
@@ -176,8 +180,13 @@ class Scores:
 
     @property
     def unlike(self) -> Bools:
-        """True for who is to be set aside."""
-        return self.beyond(NormalDist().inv_cdf(1 - ALARM / len(self.size)))
+        """True for who is to be set aside: beyond the cut, and `GAP` times as far as all others."""
+        cut = NormalDist().inv_cdf(1 - ALARM / len(self.size))
+        order = np.sort(self.size)
+        reach = np.maximum(cut, GAP * order[:-1])
+        first = len(order) - 1 - int(MOST_ASIDE * len(order))
+        wide = np.flatnonzero(order[first + 1 :] > reach[first:])
+        return self.size > (order[first + wide[0]] if len(wide) else np.inf)
 
     def beyond(self, score: float) -> Bools:
         """True for those with a larger one, but for `MOST_ASIDE` at most."""
@@ -189,12 +198,19 @@ class Scores:
 
 
 def normal(squares: Floats, free: Floats) -> Floats:
-    """chi^2 as N(0, 1); 0 where nothing is free."""
+    """chi^2 as N(0, 1) (Wilson and Hilferty 1931); 0 where nothing is free."""
     k = np.maximum(free, 1.0)
     spread = 2 / (9 * k)
-    with np.errstate(over="ignore"):
-        found = (np.cbrt(squares / k) - (1 - spread)) / np.sqrt(spread)
-    return np.where(free > 0, np.nan_to_num(found), 0.0)
+    found = (np.cbrt(squares / k) - (1 - spread)) / np.sqrt(spread)
+    return np.where(free > 0, found, 0.0)
+
+
+def apart_as_noise(squares: Floats, free: Floats) -> Floats:
+    """The same of users whose noise differs by a share of `NOISES`; large ones by their logarithm."""
+    k = np.maximum(free, 1.0)
+    ratio = squares / k
+    away = np.where(ratio < 1, 3 * np.cbrt(ratio) - 3, np.log(np.maximum(ratio, 1.0)))
+    return np.where(free > 0, away / np.sqrt(2 / k + NOISES**2), 0.0)
 
 
 def even(scores: Floats, inside: Bools) -> Floats:
