@@ -30,6 +30,7 @@ class Aside:
     users, between, within : who was looked at, and their scores as N(0, 1) (unlike.py).
     named : who is set aside.
     settled : they were found before, and are not looked for again.
+    square : what one model of many leaves of the labels of those that are not set aside.
     """
 
     users: list[str] = field(default_factory=list)
@@ -37,6 +38,7 @@ class Aside:
     within: Floats = field(default_factory=lambda: np.zeros(0))
     named: list[str] = field(default_factory=list)
     settled: bool = False
+    square: float = 0.0
 
     @classmethod
     def of(cls, users: list[str], found: Scores, named: list[str]) -> Aside:

@@ -189,8 +189,11 @@ class MixedModel(Strategy[K, MixedModelState]):
         return [*found, Finding("coefficients", [(f"{self.solution.size:,}", told)])]
 
     def estimates(self) -> dict[str, Any] | None:
-        """Coefficients, variances and users' estimates."""
-        return None if self.inference is None else self.inference.json()
+        """Coefficients, variances and users' estimates; how like the others users are."""
+        columns = self.state.aside.columns() if self.state.aside.users else {}
+        if self.inference is None and not columns:
+            return None
+        return {**(self.inference or LinearSummary([], [])).json(), "columns": columns}
 
     def named_arrays(self) -> ArrayRecord:
         """wbar, by the names of the model's parameters."""

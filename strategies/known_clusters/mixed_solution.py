@@ -116,9 +116,10 @@ class MixedSolution:
 
     @property
     def records(self) -> int:
-        """The training records of all who take part."""
-        members = self.job.members.everybody
-        return sum(members[user].train for c in self.present.cohorts for user in c.users)
+        """The training records of all who take part, and are not set aside."""
+        members, aside = self.job.members.everybody, {*self.state.aside.named}
+        users = (user for cohort in self.present.cohorts for user in cohort.users)
+        return sum(members[user].train for user in users if user not in aside)
 
     @property
     def endless(self) -> str:
@@ -154,6 +155,8 @@ class MixedSolution:
             replies = yield from self.own_sums.round(self.present, number)
         elif self.exact and self.keys.estimated and number == 1:
             replies = yield from self._fitted(number)
+        elif self._unbounded:
+            replies = yield from self._of_alike(number)
         if replies is None:
             replies = yield from self._summed(number)
         if self.state.done and self.delivers:
@@ -189,6 +192,29 @@ class MixedSolution:
         state.done = not replies.dropped
         return replies
 
+    # The squared loss, one model for many: nothing bounds what one of them does to it.
+
+    @property
+    def _unbounded(self) -> bool:
+        """True if users are looked at one by one, and it can be done."""
+        one = self.keys.known_gamma == "inf"
+        return one and self.own_sums.tests and not self.own_sums.untold_sums(self.present)
+
+    def _of_alike(self, number: int) -> Script[Replies | None]:
+        """All centres, from the sums of users that are like the others."""
+        state, own = self.state, self.own_sums
+        state.enter(self.varies)
+        sums, _, replies = yield from own.heard(self.present, number)
+        users = own.alike(own.in_order(sums, self.present))
+        a, b, yy, _ = users.plain()
+        found = ClusterSums.of(a, b, np.inf, users.cluster, len(users.names))
+        places = [state.clusters.known.index(name) for name in users.names]
+        self._centred(places, found.P, found.q)
+        w = state.w[places]
+        state.aside.square = float(yy.sum() + (((w[:, None] @ found.P)[:, 0] - 2 * found.q) * w).sum())
+        state.quadratics, state.done = EXACT, not replies.dropped
+        return replies
+
     # A round of sums.
 
     def _summed(self, number: int) -> Script[Replies]:
@@ -219,22 +245,28 @@ class MixedSolution:
         """w_j and wbar from P_j and q_j; with EM also the next strengths."""
         state = self.state
         places = [state.clusters.known.index(name) for name in answers]
+        lam = state.lam[places]
         sums = [added(own, self.size) for own in answers.values()]
         p, q = np.concatenate([s.P for s in sums]), np.concatenate([s.q for s in sums])
         middle = state.lam.any() and self.next == NEWTON  # without there is no model of all
         if self.job.loss == "logistic" and middle:
             state.look(p.sum(0), self.records)
+        self._centred(places, p, q)
+        if self.estimates_in(number):
+            state.covariance[places], around = centre_covariance(p, lam)
+            if number > 1:  # the first sums are around no centre
+                clusters = p, q, lam
+                self.estimation.step(state, places, answers.values(), clusters, around, self.varies)
+
+    def _centred(self, places: list[int], p: Floats, q: Floats) -> None:
+        """w_j and wbar, and how sure they are."""
+        state = self.state
         lam, state.used = state.lam[places], state.gamma.copy()
         here = self._around(places, p, q, lam)
         found = solved_centres(p, q - (p @ here[..., None])[..., 0], lam)
         state.w[places], state.model = found.w + here, found.wbar + here.mean(0)
         if self.size <= MOST_COEFFICIENTS:
             self._remember(covariances(p, even(lam) if len(p) > 1 else SINGLE_CENTRE), places)
-        if self.estimates_in(number):
-            state.covariance[places], around = centre_covariance(p, lam)
-            if number > 1:  # the first sums are around no centre
-                clusters = p, q, lam
-                self.estimation.step(state, places, answers.values(), clusters, around, self.varies)
 
     def _around(self, places: list[int], p: Floats, q: Floats, lam: Floats) -> Floats:
         """From where models of many users are looked for (k, d): the nearest of many is taken.
@@ -334,7 +366,7 @@ class MixedSolution:
         density = units.density(self.records)
         told = self.own_sums.findings(units, density)
         told = told or self.state.estimates.findings(units.label, density)
-        return [Finding("solution", rows), *told]
+        return [Finding("solution", rows), *self.state.aside.findings(), *told]
 
     def _change(self) -> list[tuple[str, str]]:
         """The distance that the last round moved the models, and whether that was the end."""

@@ -167,11 +167,15 @@ class OwnSums:
 
     def obstacle(self, present: Present) -> str:
         """Why users do not send sums of their own; empty: they do."""
-        d, users = len(self.state.model), sum(len(c.users) for c in present.cohorts)
         if not self.keys.both_estimated:
             return "one of known-gamma and known-lambda is given"
         if self.keys.mixed_variances == SUMMED:
             return "asked for"
+        return self.untold_sums(present)
+
+    def untold_sums(self, present: Present) -> str:
+        """Why users cannot send sums of their own; empty: they can."""
+        d, users = len(self.state.model), sum(len(c.users) for c in present.cohorts)
         if users * d**2 > 2 * MOST_NUMBERS or users * d**3 > MOST_WORK:
             return f"{users:,} users with {d:,} coefficients are too many for sums of each"
         if not self.job.members.at_home and any(len(c.users) > 1 for c in present.cohorts):
@@ -185,32 +189,42 @@ class OwnSums:
 
         With the squared loss sums that are kept of all users are what they would send again.
         """
+        sums, moved, replies = yield from self.heard(present, number)
+        if sums.users:
+            self.step(sums, present, moved, not replies.dropped, number)
+        return replies
+
+    def heard(self, present: Present, number: int) -> Script[tuple[KeptSums, Floats, Replies]]:
+        """The sums of who answers, and how far their models moved."""
         if self.exact and self.state.sums.are_of(present):
-            self.step(self.state.sums, present, np.zeros(2), True, number)
-            return Replies(users=list(self.state.sums.users))
+            known = self.state.sums
+            return known, np.zeros(2), Replies(users=list(known.users))
         asked = ask_each(self.job, present, self.question, counted=True)
         replies = yield asked
         check_enough(self.job, number, replies)
         answers = [answer for name in present.names for answer in asked.found.get(name, [])]
         if not answers:
-            return replies
+            return KeptSums(), np.zeros(2), replies
         members = self.job.members.everybody
         sums = KeptSums.of(answers, lambda user: members[user].train)
         if self.exact and self.keys.mixed_keep_sums:
             self.state.sums = sums.worth_keeping()
         moved = np.sum([[a.metrics["moved"], a.metrics["length"]] for a in answers], axis=0)
-        self.step(sums, present, moved, not replies.dropped, number)
-        return replies
+        return sums, moved, replies
 
     def step(
         self, sums: KeptSums, present: Present, moved: Floats, whole: bool, number: int
     ) -> None:
         """The server's step, from these sums; `whole`: everybody's."""
+        self.state.enter(self.varies)
+        self.solve(self.in_order(sums, present), number)
+        self.judge(moved, whole)
+
+    def in_order(self, sums: KeptSums, present: Present) -> Users:
+        """The sums in the order of the clusters of which somebody is heard."""
         there = set(sums.clusters)
         heard = [name for name in present.names if name in there]
-        self.state.enter(self.varies)
-        self.solve(sums.in_order(heard, len(self.state.model)), number)
-        self.judge(moved, whole)
+        return sums.in_order(heard, len(self.state.model))
 
     def question(self, cohort: Cohort) -> Request:
         """The sums of each of a cohort's users, after a step of theirs if there is a centre."""
@@ -293,12 +307,20 @@ class OwnSums:
 
     # Who is set aside.
 
+    @property
+    def tests(self) -> bool:
+        """True if sums are held against those of others: they must be those of plain squares."""
+        model = self.job.config.model
+        return (
+            self.exact and self.keys.mixed_aside and not (model.loss_scale == "mean" or model.ridge)
+        )
+
     def alike(self, users: Users) -> Users:
         """The users that are like the others, in clusters of which there is one."""
         known = self.state.aside
         if known.settled:
             aside = np.isin(users.users, known.named)
-        elif self.exact and self.keys.mixed_aside:
+        elif self.tests:
             begin = suspects(users.plain(), users.counts, users.cluster, len(users.names))
             aside, scores = stands(begin, partial(self.scored, users))
             named = [users.users[row] for row in np.flatnonzero(aside)]

@@ -169,7 +169,9 @@ class Scores:
             here = replace(expected, unit=unit)
             square, free = own.between(here, inside[some])
             noise = expected.sigma2
-            found.append([normal(square / noise, free), apart_as_noise(own.square / noise, own.free)])
+            found.append(
+                [normal(square / noise, free), apart_as_noise(own.square / noise, own.free)]
+            )
         between, within = np.concatenate(found, axis=1)
         return cls(even(between, inside), even(within, inside))
 
