@@ -8,6 +8,7 @@ are replaced by their quadratics at the present theta_i, and a few such rounds a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ from corsage.strategies.known_clusters.clusters.strengths import (
     given_strengths,
     settle,
     tied,
+    ties,
 )
 from corsage.strategies.known_clusters.coins.conversation import (
     Answer,
@@ -36,6 +38,7 @@ from corsage.strategies.known_clusters.coins.conversation import (
 )
 from corsage.strategies.known_clusters.coins.impossible import step_fault
 from corsage.strategies.known_clusters.estimation import VarianceEstimation
+from corsage.strategies.known_clusters.kept_sums import KeptSums
 from corsage.strategies.known_clusters.likelihood_rounds import Likelihood, held_columns
 from corsage.strategies.known_clusters.own_sums import TRAVELLED, OwnSums
 from corsage.strategies.known_clusters.units import Units, varying
@@ -153,10 +156,10 @@ class MixedSolution:
             replies = yield from self.likelihood.round(self.present, number)
         elif self.own_sums.on:
             replies = yield from self.own_sums.round(self.present, number)
+        elif self.own_sums.looks(self.present):
+            replies = yield from self._of_alike(number)
         elif self.exact and self.keys.estimated and number == 1:
             replies = yield from self._fitted(number)
-        elif self._unbounded:
-            replies = yield from self._of_alike(number)
         if replies is None:
             replies = yield from self._summed(number)
         if self.state.done and self.delivers:
@@ -173,10 +176,12 @@ class MixedSolution:
 
     # The squared loss, strengths on auto.
 
-    def _fitted(self, number: int) -> Script[Replies | None]:
+    def _fitted(self, number: int, sums: KeptSums | None = None) -> Script[Replies | None]:
         """Strengths from the first exchange; if both are on auto it solves (2.3) on the way."""
         state, keys, present = self.state, self.keys, self.present
-        script = self.estimation.restricted_likelihood(present, self.varies, self.size, number)
+        script = self.estimation.restricted_likelihood(
+            present, self.varies, self.size, number, sums
+        )
         found, names, replies = yield from script
         if keys.known_gamma == AUTO:
             gamma = np.broadcast_to(found.gamma_unit, len(names)).tolist()
@@ -192,28 +197,42 @@ class MixedSolution:
         state.done = not replies.dropped
         return replies
 
-    # The squared loss, one model for many: nothing bounds what one of them does to it.
-
-    @property
-    def _unbounded(self) -> bool:
-        """True if users are looked at one by one, and it can be done."""
-        one = self.keys.known_gamma == "inf"
-        return one and self.own_sums.tests and not self.own_sums.untold_sums(self.present)
+    # The squared loss, from each user's sums: who is not like the others is set aside.
 
     def _of_alike(self, number: int) -> Script[Replies | None]:
-        """All centres, from the sums of users that are like the others."""
-        state, own = self.state, self.own_sums
+        """Strengths on auto, and all centres, from the sums of users that are like the others."""
+        state, present = self.state, self.present
+        sums, replies = yield from self.own_sums.alone(present, number)
+        if not sums.users:
+            return replies
+        if self.keys.estimated and number == 1:
+            fitted = yield from self._fitted(number, sums)
+            if fitted is not None:
+                return replies
         state.enter(self.varies)
-        sums, _, replies = yield from own.heard(self.present, number)
-        users = own.alike(own.in_order(sums, self.present))
-        a, b, yy, _ = users.plain()
-        found = ClusterSums.of(a, b, np.inf, users.cluster, len(users.names))
-        places = [state.clusters.known.index(name) for name in users.names]
-        self._centred(places, found.P, found.q)
-        w = state.w[places]
-        state.aside.square = float(yy.sum() + (((w[:, None] @ found.P)[:, 0] - 2 * found.q) * w).sum())
+        found = {name: self._shrunk(sums, present.groups[name]) for name in sums.heard(present)}
+        whole = [sum(own[1:], start=own[0]) for own in found.values()]
+        places = [state.clusters.known.index(name) for name in found]
+        p, q = np.concatenate([s.P for s in whole]), np.concatenate([s.q for s in whole])
+        self._centred(places, p, q)
+        state.lean({*present.names} - {*found})
+        w, yy = state.w[places], float(sums.rows[:, -1].sum())
+        state.aside.square = yy + float((((w[:, None] @ p)[:, 0] - 2 * q) * w).sum())
         state.quadratics, state.done = EXACT, not replies.dropped
         return replies
+
+    def _shrunk(self, sums: KeptSums, cohorts: Sequence[Cohort]) -> list[ClusterSums]:
+        """P and q of each cohort."""
+        found = []
+        for cohort in cohorts:
+            own = sums.of_users(cohort.users)
+            if own.users:
+                a, b, _ = own.parts(self.size)
+                tie = ties(self._rows(cohort)["next"], len(own.users))
+                none = np.zeros(len(own.users), np.int64)
+                sent = ClusterSums.of(a, b, tie, none, 1).packed()  # as nodes send theirs
+                found.append(ClusterSums.unpacked(sent, self.size))
+        return found
 
     # A round of sums.
 

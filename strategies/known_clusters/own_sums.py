@@ -222,9 +222,14 @@ class OwnSums:
 
     def in_order(self, sums: KeptSums, present: Present) -> Users:
         """The sums in the order of the clusters of which somebody is heard."""
-        there = set(sums.clusters)
-        heard = [name for name in present.names if name in there]
-        return sums.in_order(heard, len(self.state.model))
+        return sums.in_order(sums.heard(present), len(self.state.model))
+
+    def alone(self, present: Present, number: int) -> Script[tuple[KeptSums, Replies]]:
+        """The sums of users that are like the others; of who answers."""
+        sums, _, replies = yield from self.heard(present, number)
+        if sums.users:
+            self.alike(self.in_order(sums, present))
+        return sums.without(*self.state.aside.named), replies
 
     def question(self, cohort: Cohort) -> Request:
         """The sums of each of a cohort's users, after a step of theirs if there is a centre."""
@@ -311,9 +316,13 @@ class OwnSums:
     def tests(self) -> bool:
         """True if sums are held against those of others: they must be those of plain squares."""
         model = self.job.config.model
-        return (
-            self.exact and self.keys.mixed_aside and not (model.loss_scale == "mean" or model.ridge)
-        )
+        plain = self.exact and model.loss_scale != "mean" and not model.ridge
+        return plain and self.keys.mixed_aside
+
+    def looks(self, present: Present) -> bool:
+        """True if users are looked at one by one although it is their sum that is wanted."""
+        meant = self.keys.mixed_variances != SUMMED and self.keys.known_gamma != "0"
+        return self.tests and meant and not self.untold_sums(present)
 
     def alike(self, users: Users) -> Users:
         """The users that are like the others, in clusters of which there is one."""

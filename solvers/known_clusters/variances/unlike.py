@@ -3,16 +3,17 @@
 A fit expects of a user's own estimate e = A^+ b that it is around the mean m of its centre, and of
 its own squares that they are noise. Over sigma^2, with D between users and C of m,
 
-    between = e'V^-1 e,  V = A^+ + D + C,  e - m for e,      chi^2 of rank A,
-    within  = y'y - b'A^+ b,                                 chi^2 of records - rank A,
+    between = (e - m)'V^-1 (e - m),  V = A^+ + D + C,     chi^2 of rank A,
+    within  = y'y - b'A^+ b,                              chi^2 of records - rank A,
 
-both as N(0, 1) (Wilson and Hilferty 1931). m and C are those of all others: sums add up, so a user
-is taken out of them without another fit. With A^+ + D = K K' and B = K^-1 C K'^-1, of all users, its
-between is e'K'^-1 (I - B)^-1 K^-1 e; of a user that was not in the fit it is that with I + B.
+both as N(0, 1). m and C are those of all others: sums add up, so a user is taken out of them
+without another fit. With A^+ + D = K K' and B = K^-1 C K'^-1, of all users, its between is
+e'K'^-1 (I - B)^-1 K^-1 e; of a user that was not in the fit it is that with I + B.
 
 Scores are over max(1, their median deviation): tables with heavy tails alarm nobody. Who is beyond
-`ALARM` over the number of users is set aside, at most `MOST_ASIDE` of all, and the others are fitted
-again, until the set stands. It begins with medians of users' own estimates, which a few cannot move.
+`ALARM` over the number of users, and far beyond all who are not, is set aside, at most `MOST_ASIDE`
+of all; the others are fitted again, until the set stands. It begins with medians of users' own
+estimates, which a few cannot move.
 """
 
 from __future__ import annotations
@@ -208,7 +209,7 @@ def normal(squares: Floats, free: Floats) -> Floats:
 
 
 def apart_as_noise(squares: Floats, free: Floats) -> Floats:
-    """The same of users whose noise differs by a share of `NOISES`; large ones by their logarithm."""
+    """The same of users whose noise differs by `NOISES`; what is large by its logarithm."""
     k = np.maximum(free, 1.0)
     ratio = squares / k
     away = np.where(ratio < 1, 3 * np.cbrt(ratio) - 3, np.log(np.maximum(ratio, 1.0)))
