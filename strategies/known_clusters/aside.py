@@ -17,6 +17,7 @@ from corsage.solvers.known_clusters.variances.unlike import Scores
 from corsage.strategies.rounds.results import Finding
 
 TITLE = "Set aside: sums that are not like the others'"
+UNGUARDED = "a user that lies is not set aside, and can own all centres: {}"
 SHOWN = 20
 """Users that are printed; users.csv has all."""
 

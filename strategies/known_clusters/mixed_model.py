@@ -131,6 +131,8 @@ class MixedModel(Strategy[K, MixedModelState]):
             if self.ungrouped:
                 self.job.note("nobody is in a known cluster: there is one centre for all")
             self.solution.begin()
+            if why := self.solution.unguarded:
+                self.job.note(why)
         yield from ()
 
     def snapshot(self) -> MixedModelState:

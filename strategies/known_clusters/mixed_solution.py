@@ -21,6 +21,7 @@ from corsage.solvers.known_clusters.mixed_model import Centres, ClusterSums, cen
 from corsage.solvers.known_clusters.newton_rounds import EXACT, NEWTON, change
 from corsage.solvers.known_clusters.variances.covariance import Covariances, covariances
 from corsage.solvers.known_clusters.variances.laplace import centre_covariance
+from corsage.strategies.known_clusters.aside import UNGUARDED
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort, KnownClusters, Present
 from corsage.strategies.known_clusters.clusters.strengths import (
     AUTO,
@@ -128,6 +129,12 @@ class MixedSolution:
     def endless(self) -> str:
         """Why the likelihood has no top; empty: nothing is known against it."""
         return self.units.endless(self.state.endless, self.state.first)
+
+    @property
+    def unguarded(self) -> str:
+        """What is said where a device that lies could own the run; empty: nothing."""
+        why = "" if self.job.members.at_home else self.own_sums.unguarded(self.present)
+        return UNGUARDED.format(why) if why else ""
 
     @property
     def tolerance(self) -> float:
@@ -385,6 +392,7 @@ class MixedSolution:
         density = units.density(self.records)
         told = self.own_sums.findings(units, density)
         told = told or self.state.estimates.findings(units.label, density)
+        rows += [("liars", why)] if (why := self.unguarded) else []
         return [Finding("solution", rows), *self.state.aside.findings(), *told]
 
     def _change(self) -> list[tuple[str, str]]:

@@ -324,6 +324,23 @@ class OwnSums:
         meant = self.keys.mixed_variances != SUMMED and self.keys.known_gamma != "0"
         return self.tests and meant and not self.untold_sums(present)
 
+    def unguarded(self, present: Present) -> str:
+        """Why one user that lies can own all centres; empty: it cannot."""
+        keys = self.keys
+        if keys.known_gamma == "0" or (not self.exact and not keys.estimated and not self.tied):
+            return ""
+        if not keys.mixed_aside:
+            return "mixed-aside=false"
+        if not self.tests:
+            return "only sums of the squared loss, without a ridge, can be held against others'"
+        summed = "asked for" if keys.mixed_variances == SUMMED else ""
+        return summed or self.untold_sums(present)
+
+    @property
+    def tied(self) -> bool:
+        """True if users have their centre's model: nothing bounds what they say of it."""
+        return self.keys.known_gamma == "inf"
+
     def alike(self, users: Users) -> Users:
         """The users that are like the others, in clusters of which there is one."""
         known = self.state.aside
