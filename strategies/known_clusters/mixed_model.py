@@ -192,10 +192,10 @@ class MixedModel(Strategy[K, MixedModelState]):
 
     def estimates(self) -> dict[str, Any] | None:
         """Coefficients, variances and users' estimates; how like the others users are."""
-        columns = self.state.aside.columns() if self.state.aside.users else {}
-        if self.inference is None and not columns:
+        if self.inference is None:
             return None
-        return {**(self.inference or LinearSummary([], [])).json(), "columns": columns}
+        aside = self.state.aside
+        return {**self.inference.json(), "columns": aside.columns() if aside.users else {}}
 
     def named_arrays(self) -> ArrayRecord:
         """wbar, by the names of the model's parameters."""

@@ -47,6 +47,10 @@ MOST_ASIDE = 0.3
 """Of all users; of more nobody could say who is like whom."""
 MOST_FITS = 12
 """Fits after which the set is taken as it is."""
+NEAR, WELL = 1.5, 0.85
+"""Of the cut, how far who is put back is at most without it, and with it."""
+MOST_BACK = 8
+"""Users that are put back, at most: each costs a fit."""
 DEVIATION = 1.4826
 """Of a normal distribution its deviation over its median deviation."""
 NOISES = 0.35
@@ -182,11 +186,15 @@ class Scores:
         return np.maximum(self.between, np.abs(self.within))
 
     @property
+    def cut(self) -> float:
+        """The score that one of so many honest users is beyond with a chance of `ALARM`."""
+        return NormalDist().inv_cdf(1 - ALARM / len(self.size))
+
+    @property
     def unlike(self) -> Bools:
         """True for who is to be set aside: beyond the cut, and `GAP` times as far as all others."""
-        cut = NormalDist().inv_cdf(1 - ALARM / len(self.size))
         order = np.sort(self.size)
-        reach = np.maximum(cut, GAP * order[:-1])
+        reach = np.maximum(self.cut, GAP * order[:-1])
         first = len(order) - 1 - int(MOST_ASIDE * len(order))
         wide = np.flatnonzero(order[first + 1 :] > reach[first:])
         return self.size > (order[first + wide[0]] if len(wide) else np.inf)
@@ -270,6 +278,27 @@ def near(tree: Tree, varies: Ints) -> Fitted:
 
 def stands(first: Bools, scored: Callable[[Bools], Scores]) -> tuple[Bools, Scores]:
     """Who is set aside, and all scores by the fit to the others.
+
+    Fits without the largest of honest users find too small a variance to have them back. So who is
+    near is put back by itself, the nearest first, as long as it is then well like the others.
+    """
+    aside, found = unchanged(first, scored)
+    cut = found.cut
+    for _ in range(min(MOST_BACK, int(aside.sum()))):
+        sizes = np.where(aside, found.size, np.inf)
+        nearest = sizes.argmin()
+        if sizes[nearest] > NEAR * cut:
+            break
+        fewer = aside & (np.arange(len(aside)) != nearest)
+        after = scored(fewer)
+        if after.size[nearest] > WELL * cut:
+            break
+        aside, found = fewer, after
+    return aside, found
+
+
+def unchanged(first: Bools, scored: Callable[[Bools], Scores]) -> tuple[Bools, Scores]:
+    """The set that the fit without it names again.
 
     Of sets that come again in turn all are set aside: nobody in them is like all others.
     """
