@@ -21,7 +21,7 @@ from corsage.solvers.known_clusters.mixed_model import Centres, ClusterSums, cen
 from corsage.solvers.known_clusters.newton_rounds import EXACT, NEWTON, change
 from corsage.solvers.known_clusters.variances.covariance import Covariances, covariances
 from corsage.solvers.known_clusters.variances.laplace import centre_covariance
-from corsage.strategies.known_clusters.aside import UNGUARDED
+from corsage.strategies.known_clusters.aside import UNGUARDED, tested, unguarded
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort, KnownClusters, Present
 from corsage.strategies.known_clusters.clusters.strengths import (
     AUTO,
@@ -131,9 +131,18 @@ class MixedSolution:
         return self.units.endless(self.state.endless, self.state.first)
 
     @property
+    def looks(self) -> bool:
+        """True if users are looked at one by one although it is their sum that is wanted."""
+        wanted = tested(self.job, self.keys) and self.keys.known_gamma != "0"
+        return wanted and not unguarded(
+            self.job, self.keys, self.own_sums.untold_sums(self.present)
+        )
+
+    @property
     def unguarded(self) -> str:
         """What is said where a device that lies could own the run; empty: nothing."""
-        why = "" if self.job.members.at_home else self.own_sums.unguarded(self.present)
+        obstacle = self.own_sums.untold_sums(self.present)
+        why = "" if self.job.members.at_home else unguarded(self.job, self.keys, obstacle)
         return UNGUARDED.format(why) if why else ""
 
     @property
@@ -163,7 +172,7 @@ class MixedSolution:
             replies = yield from self.likelihood.round(self.present, number)
         elif self.own_sums.on:
             replies = yield from self.own_sums.round(self.present, number)
-        elif self.own_sums.looks(self.present):
+        elif self.looks:
             replies = yield from self._of_alike(number)
         elif self.exact and self.keys.estimated and number == 1:
             replies = yield from self._fitted(number)
@@ -222,7 +231,8 @@ class MixedSolution:
         places = [state.clusters.known.index(name) for name in found]
         p, q = np.concatenate([s.P for s in whole]), np.concatenate([s.q for s in whole])
         self._centred(places, p, q)
-        state.lean({*present.names} - {*found})
+        out = {*state.aside.named}
+        state.lean({c.cluster for c in present.cohorts if out & {*c.users}} - {*found})
         w, yy = state.w[places], float(sums.rows[:, -1].sum())
         state.aside.square = yy + float((((w[:, None] @ p)[:, 0] - 2 * q) * w).sum())
         state.quadratics, state.done = EXACT, not replies.dropped

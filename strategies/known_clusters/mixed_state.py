@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -216,12 +217,14 @@ class MixedModelState:
         units = [known[unit] for unit in parents(cluster) if unit in known]
         return units[0] if units else np.asarray(self.model)
 
-    def lean(self, clusters: set[str]) -> None:
-        """Clusters of which nothing is known are as the units that they are in."""
-        for name in clusters:
-            place = self.clusters.known.index(name)
-            self.w[place] = self.unit(name)
-            self.covariance[place] = self.around + self.estimates.covariance.clusters.sum(0)
+    def lean(self, clusters: Collection[str]) -> None:
+        """Clusters of which everybody is set aside are as the units that they are in."""
+        fit = self.estimates.covariance
+        for place in map(self.clusters.known.index, clusters):
+            self.w[place] = self.unit(self.clusters.known[place])
+            if self.around.size:
+                between = fit.clusters.sum(0) / fit.sigma2 if fit.kinds else 0.0
+                self.covariance[place] = self.around + between
 
     def remember(
         self, found: Fitted, units: Standard, names: list[str], above: list[list[str]]

@@ -51,7 +51,7 @@ from corsage.solvers.known_clusters.variances.unlike import (
     suspects,
 )
 from corsage.solvers.known_clusters.variances.users_sums import Users, explained
-from corsage.strategies.known_clusters.aside import Aside
+from corsage.strategies.known_clusters.aside import Aside, tested
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort, Present
 from corsage.strategies.known_clusters.clusters.strengths import AUTO
 from corsage.strategies.known_clusters.coins.conversation import (
@@ -217,18 +217,14 @@ class OwnSums:
     ) -> None:
         """The server's step, from these sums; `whole`: everybody's."""
         self.state.enter(self.varies)
-        self.solve(self.in_order(sums, present), number)
+        self.solve(sums.in_order(sums.heard(present), len(self.state.model)), number)
         self.judge(moved, whole)
-
-    def in_order(self, sums: KeptSums, present: Present) -> Users:
-        """The sums in the order of the clusters of which somebody is heard."""
-        return sums.in_order(sums.heard(present), len(self.state.model))
 
     def alone(self, present: Present, number: int) -> Script[tuple[KeptSums, Replies]]:
         """The sums of users that are like the others; of who answers."""
         sums, _, replies = yield from self.heard(present, number)
         if sums.users:
-            self.alike(self.in_order(sums, present))
+            self.alike(sums.in_order(sums.heard(present), len(self.state.model)))
         return sums.without(*self.state.aside.named), replies
 
     def question(self, cohort: Cohort) -> Request:
@@ -312,41 +308,12 @@ class OwnSums:
 
     # Who is set aside.
 
-    @property
-    def tests(self) -> bool:
-        """True if sums are held against those of others: they must be those of plain squares."""
-        model = self.job.config.model
-        plain = self.exact and model.loss_scale != "mean" and not model.ridge
-        return plain and self.keys.mixed_aside
-
-    def looks(self, present: Present) -> bool:
-        """True if users are looked at one by one although it is their sum that is wanted."""
-        meant = self.keys.mixed_variances != SUMMED and self.keys.known_gamma != "0"
-        return self.tests and meant and not self.untold_sums(present)
-
-    def unguarded(self, present: Present) -> str:
-        """Why one user that lies can own all centres; empty: it cannot."""
-        keys = self.keys
-        if keys.known_gamma == "0" or (not self.exact and not keys.estimated and not self.tied):
-            return ""
-        if not keys.mixed_aside:
-            return "mixed-aside=false"
-        if not self.tests:
-            return "only sums of the squared loss, without a ridge, can be held against others'"
-        summed = "asked for" if keys.mixed_variances == SUMMED else ""
-        return summed or self.untold_sums(present)
-
-    @property
-    def tied(self) -> bool:
-        """True if users have their centre's model: nothing bounds what they say of it."""
-        return self.keys.known_gamma == "inf"
-
     def alike(self, users: Users) -> Users:
         """The users that are like the others, in clusters of which there is one."""
         known = self.state.aside
         if known.settled:
             aside = np.isin(users.users, known.named)
-        elif self.tests:
+        elif tested(self.job, self.keys):
             begin = suspects(users.plain(), users.counts, users.cluster, len(users.names))
             aside, scores = stands(begin, partial(self.scored, users))
             named = [users.users[row] for row in np.flatnonzero(aside)]

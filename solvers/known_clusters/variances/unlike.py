@@ -47,7 +47,7 @@ MOST_ASIDE = 0.3
 """Of all users; of more nobody could say who is like whom."""
 MOST_FITS = 12
 """Fits after which the set is taken as it is."""
-NEAR, WELL = 1.5, 0.85
+NEARLY, WELL = 1.5, 0.85
 """Of the cut, how far who is put back is at most without it, and with it."""
 MOST_BACK = 8
 """Users that are put back, at most: each costs a fit."""
@@ -55,7 +55,7 @@ DEVIATION = 1.4826
 """Of a normal distribution its deviation over its median deviation."""
 NOISES = 0.35
 """Deviation between honest users of the logarithm of their noise, at least."""
-GAP = 1.2
+CLEAR_GAP = 1.2
 """Tails that are heavy have no gaps."""
 UNSURE = 2 * 1.17
 """Two standard errors of a normal median deviation, as a share of it, times the root of n."""
@@ -64,15 +64,15 @@ SUSPECT = 2.0
 behind the variance that they make; who is honest comes back."""
 FEWEST_OF_CLUSTER = 4
 """Users of a cluster that has a median of its own."""
-FLAT = 1e-10
+FLAT_SUMS = 1e-10
 """The share of the largest curvature below which an estimate has no curvature."""
-ALONE = 1e-6
+KNOWN_TO_ONE = 1e-6
 """The share of what is known of a centre below which the others know nothing of it."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What is expected of users; covariances are over sigma^2.
+    """The expectations of users; covariances are over sigma^2.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ class Own:
     def of(cls, sums: Sums, counts: Floats) -> Own:
         """From users' sums."""
         values, vectors = np.linalg.eigh(sums.a)
-        there = values > FLAT * np.maximum(values[:, -1:], 0.0)
+        there = values > FLAT_SUMS * np.maximum(values[:, -1:], 0.0)
         unsure = np.divide(1.0, values, out=np.zeros_like(values), where=there)
         slopes = (sums.b[:, None] @ vectors)[:, 0]
         square = np.maximum(sums.yy - (np.square(slopes) * unsure).sum(1), 0.0)
@@ -145,20 +145,20 @@ class Own:
         known, spread = (turn.mT @ own[unit] @ turn for own in (expected.sure, expected.spread))
         there = self.unsure > 0
         sizes = np.where(there, self.unsure, 1.0)
-        sizes = sizes + ALONE**2 * np.trace(spread, axis1=1, axis2=2)[:, None]
+        sizes = sizes + KNOWN_TO_ONE**2 * np.trace(spread, axis1=1, axis2=2)[:, None]
         root = np.linalg.cholesky(spread + sizes[:, None] * np.eye(there.shape[1]))
         away, known = np.linalg.solve(root, away), np.linalg.solve(root, known)
         known = np.linalg.solve(root, known.mT)
         values, vectors = np.linalg.eigh((known + known.mT) / 2)
         left = 1 + np.where(inside, -1.0, 1.0)[:, None] * values
-        told = left > ALONE
+        told = left > KNOWN_TO_ONE
         squares = np.square(vectors.mT @ away)[..., 0] / np.where(told, left, 1.0)
         return (squares * told).sum(1), told.sum(1) - (~there).sum(1)
 
 
 @dataclass(frozen=True)
 class Scores:
-    """How unlike the others users are, as N(0, 1) (n,): see the file's head."""
+    """Scores of users, as N(0, 1) (n,): see the file's head."""
 
     between: Floats
     within: Floats
@@ -192,9 +192,9 @@ class Scores:
 
     @property
     def unlike(self) -> Bools:
-        """True for who is to be set aside: beyond the cut, and `GAP` times as far as all others."""
+        """True for those beyond the cut, and `CLEAR_GAP` times as far as all others."""
         order = np.sort(self.size)
-        reach = np.maximum(self.cut, GAP * order[:-1])
+        reach = np.maximum(self.cut, CLEAR_GAP * order[:-1])
         first = len(order) - 1 - int(MOST_ASIDE * len(order))
         wide = np.flatnonzero(order[first + 1 :] > reach[first:])
         return self.size > (order[first + wide[0]] if len(wide) else np.inf)
@@ -234,7 +234,7 @@ def even(scores: Floats, inside: Bools) -> Floats:
 
 
 def suspects(sums: Sums, counts: Floats, cluster: Ints, k: int) -> Bools:
-    """Who is not in the first fit (n,); nobody where users' own estimates do not tell.
+    """Name users to leave out of the first fit (n,); nobody where users' own estimates do not tell.
 
     Coefficients are in units in which most users' columns are alike.
     """
@@ -247,7 +247,7 @@ def suspects(sums: Sums, counts: Floats, cluster: Ints, k: int) -> Bools:
         return np.zeros(len(counts), bool)
     typical = (1 - 2 / (9 * own.free[free])) ** 3
     noise = float(np.median(own.square[free] / own.free[free] / typical))
-    if noise <= FLAT * float(np.median(sums.yy / counts)):
+    if noise <= FLAT_SUMS * float(np.median(sums.yy / counts)):
         return np.zeros(len(counts), bool)
     estimate = own.estimate
     mean = np.tile(np.median(estimate[told], axis=0), (k, 1))
@@ -277,7 +277,7 @@ def near(tree: Tree, varies: Ints) -> Fitted:
 
 
 def stands(first: Bools, scored: Callable[[Bools], Scores]) -> tuple[Bools, Scores]:
-    """Who is set aside, and all scores by the fit to the others.
+    """Find the set to leave aside, and all scores by the fit to the others.
 
     Fits without the largest of honest users find too small a variance to have them back. So who is
     near is put back by itself, the nearest first, as long as it is then well like the others.
@@ -287,7 +287,7 @@ def stands(first: Bools, scored: Callable[[Bools], Scores]) -> tuple[Bools, Scor
     for _ in range(min(MOST_BACK, int(aside.sum()))):
         sizes = np.where(aside, found.size, np.inf)
         nearest = sizes.argmin()
-        if sizes[nearest] > NEAR * cut:
+        if sizes[nearest] > NEARLY * cut:
             break
         fewer = aside & (np.arange(len(aside)) != nearest)
         after = scored(fewer)
