@@ -218,9 +218,11 @@ class MixedSolution:
     def _of_alike(self, number: int) -> Script[Replies | None]:
         """Strengths on auto, and all centres, from the sums of users that are like the others."""
         state, present = self.state, self.present
-        sums, replies = yield from self.own_sums.alone(present, number)
+        sums, _, replies = yield from self.own_sums.heard(present, number)
         if not sums.users:
             return replies
+        self.own_sums.alike(sums.in_order(sums.heard(present), self.size))
+        sums = sums.without(*state.aside.named)
         if self.keys.estimated and number == 1:
             fitted = yield from self._fitted(number, sums)
             if fitted is not None:

@@ -220,13 +220,6 @@ class OwnSums:
         self.solve(sums.in_order(sums.heard(present), len(self.state.model)), number)
         self.judge(moved, whole)
 
-    def alone(self, present: Present, number: int) -> Script[tuple[KeptSums, Replies]]:
-        """The sums of users that are like the others; of who answers."""
-        sums, _, replies = yield from self.heard(present, number)
-        if sums.users:
-            self.alike(sums.in_order(sums.heard(present), len(self.state.model)))
-        return sums.without(*self.state.aside.named), replies
-
     def question(self, cohort: Cohort) -> Request:
         """The sums of each of a cohort's users, after a step of theirs if there is a centre."""
         d, users = len(self.state.model), len(cohort.users)
@@ -273,7 +266,7 @@ class OwnSums:
         names = users.names
         units = self.units(users)
         varies = units.sound if self.varies is None else units.sound * self.varies
-        tree, held = self.told(self.tree(users, units).thinned(), varies)
+        tree, held = self.told(planted(users, units, self.keys, self.exact).thinned(), varies)
         parts = tree.users
         found, tried = self.fitted(tree, users, varies, number)
         shares = explained(tree, found) if self.exact else self.latent(found)
@@ -294,17 +287,8 @@ class OwnSums:
             self.state.look(users.total()[0], float(users.counts.sum()))
         fit.likely, fit.intervals = self.uncertain(tree, found, fit, varies)
         self.state.estimates.covariance = fit
-        self.state.remember(found, units, names, self.above(names))
+        self.state.remember(found, units, names, above(self.keys, names))
         self.state.lean({*everybody.names} - {*names})
-
-    def above(self, names: list[str]) -> list[list[str]]:
-        """The units of each level above these clusters."""
-        return units_above(names) if self.keys.mixed_paths else []
-
-    def tree(self, users: Users, units: Standard) -> Tree:
-        """The users' sums in standard units, and the levels above them."""
-        levels = tree_levels(users.cluster, users.names, self.above(users.names))
-        return Tree(users.sums(units), levels, users.counts, None if self.exact else 1.0)
 
     # Who is set aside.
 
@@ -328,7 +312,7 @@ class OwnSums:
         """Everybody's scores by a fit to those that are not set aside, one variance a number."""
         kept = np.flatnonzero(~aside)
         units = self.units(users.at(~aside))
-        whole = self.tree(users, units)
+        whole = planted(users, units, self.keys, self.exact)
         varies = units.sound if self.varies is None else units.sound * self.varies
         tree, _ = self.told(part(whole, kept), varies)
         found = near(tree, np.flatnonzero(varies))
@@ -437,3 +421,14 @@ class OwnSums:
     def least(self) -> float:
         """The change that is none."""
         return STANDING_STILL_SINGLE if self.single else STANDING_STILL
+
+
+def above(keys: MixedModelKeys, names: list[str]) -> list[list[str]]:
+    """The units of each level above these clusters."""
+    return units_above(names) if keys.mixed_paths else []
+
+
+def planted(users: Users, units: Standard, keys: MixedModelKeys, exact: bool) -> Tree:
+    """The users' sums in standard units, and the levels above them."""
+    levels = tree_levels(users.cluster, users.names, above(keys, users.names))
+    return Tree(users.sums(units), levels, users.counts, None if exact else 1.0)
