@@ -207,7 +207,7 @@ class OwnSums:
             return KeptSums(), np.zeros(2), replies
         members = self.job.members.everybody
         sums = KeptSums.of(answers, lambda user: members[user].train)
-        if self.exact and self.keys.mixed_keep_sums:
+        if self.on and self.exact and self.keys.mixed_keep_sums:
             self.state.sums = sums.worth_keeping()
         moved = np.sum([[a.metrics["moved"], a.metrics["length"]] for a in answers], axis=0)
         return sums, moved, replies

@@ -147,8 +147,9 @@ class Own:
         sizes = np.where(there, self.unsure, 1.0)
         sizes = sizes + KNOWN_TO_ONE**2 * np.trace(spread, axis1=1, axis2=2)[:, None]
         root = np.linalg.cholesky(spread + sizes[:, None] * np.eye(there.shape[1]))
-        away, known = np.linalg.solve(root, away), np.linalg.solve(root, known)
-        known = np.linalg.solve(root, known.mT)
+        away = np.asarray(np.linalg.solve(root, away), np.float64)
+        half = np.linalg.solve(root, known)
+        known = np.asarray(np.linalg.solve(root, half.mT), np.float64)
         values, vectors = np.linalg.eigh((known + known.mT) / 2)
         left = 1 + np.where(inside, -1.0, 1.0)[:, None] * values
         told = left > KNOWN_TO_ONE
