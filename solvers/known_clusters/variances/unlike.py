@@ -239,7 +239,7 @@ def suspects(sums: Sums, counts: Floats, cluster: Ints, k: int) -> Bools:
 
     Coefficients are in units in which most users' columns are alike.
     """
-    squares = np.median(np.einsum("nii->ni", sums.a) / counts[:, None], axis=0)
+    squares = np.median(np.einsum("nii->ni", sums.a) / np.maximum(counts, 1)[:, None], axis=0)
     unit = 1 / np.sqrt(np.where(squares > 0, squares, 1.0))
     alike = Sums.of(sums.a * unit[:, None] * unit, sums.b * unit, sums.yy)
     own = Own.of(alike, counts)
@@ -248,7 +248,7 @@ def suspects(sums: Sums, counts: Floats, cluster: Ints, k: int) -> Bools:
         return np.zeros(len(counts), bool)
     typical = (1 - 2 / (9 * own.free[free])) ** 3
     noise = float(np.median(own.square[free] / own.free[free] / typical))
-    if noise <= FLAT_SUMS * float(np.median(sums.yy / counts)):
+    if noise <= FLAT_SUMS * float(np.median(sums.yy / np.maximum(counts, 1))):
         return np.zeros(len(counts), bool)
     estimate = own.estimate
     mean = np.tile(np.median(estimate[told], axis=0), (k, 1))
