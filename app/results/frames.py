@@ -42,6 +42,7 @@ def user_columns(row: Json) -> dict[str, list[Any]]:
     measures = {**row.get("per_user_measures", {}), first: row["per_user"]}
     measures = {name: measures[name] for name in sorted(measures, key=lambda n: n != first)}
     train, test = row.get("train_sizes", {}), row.get("test_sizes", {})
+    more = (row.get("estimates") or {}).get("columns", {})
     clusters, groups = row.get("clusters", {}), row.get("known_clusters", {})
     untested = [user for user in row.get("untested", []) if user not in row["per_user"]]
     users = [*row["per_user"], *untested]
@@ -51,5 +52,5 @@ def user_columns(row: Json) -> dict[str, list[Any]]:
         "train": [*map(train.get, users)],
         "test": [*map(test.get, users)],
         "cluster": [clusters.get(user, groups.get(user)) for user in users],
-        **{name: [*map(values.get, users)] for name, values in measures.items()},
+        **{name: [*map(own.get, users)] for name, own in {**measures, **more}.items()},
     }

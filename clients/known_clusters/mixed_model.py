@@ -35,6 +35,7 @@ from corsage.solvers.known_clusters.variances.covariance import prediction
 from corsage.solvers.known_clusters.variances.laplace import laplace_sums
 from corsage.solvers.known_clusters.variances.reml import level_sums
 from corsage.solvers.losses.linear_losses import LinearLosses
+from corsage.strategies.known_clusters.clusters.strengths import ties
 
 
 @dataclass(frozen=True)
@@ -299,10 +300,7 @@ class MixedModelClient(FlooredClient):
 
     def ties(self, gamma: Array) -> Floats:
         """gamma (d,) of every user: one number each, or one a coordinate where these differ."""
-        row = np.asarray(gamma, np.float64)
-        if (row == row[0]).all():
-            return np.full(len(self.users), row[0])
-        return np.tile(row, (len(self.users), 1))
+        return ties(gamma, len(self.users))
 
     def expected(self, now: Quadratics, rows: Arrays) -> Floats:
         """Sums of squares and spreads around w_j, for EM (2, d)."""

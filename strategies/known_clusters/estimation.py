@@ -29,6 +29,7 @@ from corsage.solvers.known_clusters.variances.reml import (
     RemlSums,
     Variances,
     fit,
+    level_sums,
     refined_grid,
     shares,
 )
@@ -41,6 +42,7 @@ from corsage.strategies.known_clusters.coins.conversation import (
     check_enough,
 )
 from corsage.strategies.known_clusters.coins.impossible import likelihood_fault
+from corsage.strategies.known_clusters.kept_sums import KeptSums
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
@@ -204,14 +206,26 @@ class VarianceEstimation:
     # The squared loss: restricted maximum likelihood.
 
     def restricted_likelihood(
-        self, present: Present, varies: Floats | None, d: int, number: int
+        self,
+        present: Present,
+        varies: Floats | None,
+        d: int,
+        number: int,
+        known: KeptSums | None = None,
     ) -> Script[tuple[Variances, list[str], Replies]]:
-        """The fit, its clusters, and the replies; users differ in what `varies`."""
+        """The fit, its clusters, and the replies; users differ in what `varies`.
+
+        `known` are users' own sums: then nobody is asked.
+        """
         ratios = dict.fromkeys(present.names, RHO_GRID)
         for exchange in range(1 + self.keys.known_refine + WIDER):
-            sums, names, replies = yield from self._sums(
-                present, ratios, d, number, varies is not None
-            )
+            if known is not None:
+                sums, names = added(known, present, ratios, d, varies)
+                replies = Replies(users=known.users)
+            else:
+                sums, names, replies = yield from self._sums(
+                    present, ratios, d, number, varies is not None
+                )
             why = sums.untold
             found = fit(sums.held() if why else sums, varies=varies, common=True if why else None)
             if why:
@@ -314,6 +328,26 @@ def spread(answers: list[Answer]) -> LaplaceSums:
     em = np.sum([answer.rows["em"] for answer in answers], axis=0)
     users = float(sum(len(answer.cohort.users) for answer in answers))
     return LaplaceSums(em[:1], em[1:], np.array([users]))
+
+
+def added(
+    known: KeptSums, present: Present, row: Mapping[str, Floats], d: int, varies: Floats | None
+) -> tuple[RemlSums, list[str]]:
+    """The sums of each cluster, from users' own, added up as nodes would."""
+    names, found = known.heard(present), list[RemlSums]()
+    for name in names:
+        cohorts = (known.of_users(cohort.users) for cohort in present.groups[name])
+        whole = [
+            level_sums(
+                *own.parts(d), own.counts.astype(np.int64), np.zeros(len(own.users), np.int64), 1,
+                row[name], varies,
+            )
+            for own in cohorts if own.users
+        ]  # fmt: skip
+        found.append(sum(whole[1:], start=whole[0]))
+    arrays = [one.arrays() for one in found]
+    sums = {what: np.concatenate([own[what] for own in arrays]) for what in arrays[0]}
+    return RemlSums.from_arrays(sums, np.stack([row[name] for name in names])), names
 
 
 def reml_template(size: int, d: int) -> Arrays:

@@ -220,13 +220,14 @@ class Inference:
         heard = [user for answer in answers for user in answer.cohort.users]
         if len(heard) < expected:
             return None, "none: not all users answered after the last round"
-        members, state = self.solution.job.members.everybody, self.state
-        free = sum(members[user].train for user in heard) - self._fixed(answers)
+        state, aside = self.state, self.state.aside
+        free = self.solution.records - self._fixed(answers)
         if free <= 0:
             return None, "none: no more rows than coefficients"
         tie = np.where(np.isfinite(state.lam), state.lam, 0.0)
         ties = np.sum(tie * np.square(state.w - state.model))
         square = sum(float(answer.rows["square"]) for answer in answers) + float(ties)
+        square = aside.square if aside.named else square
         if self._apart:
             return square / free, "none for the mean of clusters that are fitted apart"
         given = "" if self._one_model or self._alone else ", given gamma and lambda"

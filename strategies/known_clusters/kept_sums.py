@@ -6,7 +6,7 @@ the fit to the others' is the one of a run that it was never in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -60,6 +60,15 @@ class KeptSums:
         """The same in the order of the clusters `names`."""
         return Users.of(self.rows, self.counts, self.clusters, self.users, names, d)
 
+    def heard(self, present: Present) -> list[str]:
+        """The clusters of which there are any, in their order."""
+        there = set(self.clusters)
+        return [name for name in present.names if name in there]
+
+    def parts(self, d: int) -> tuple[Floats, Floats, Floats]:
+        """A (n, d, d), b (n, d) and y'y (n,)."""
+        return unpack(self.rows[:, : -d - 1], d), self.rows[:, -d - 1 : -1], self.rows[:, -1]
+
     def worth_keeping(self) -> KeptSums:
         """These, or none if they are too many for every checkpoint."""
         return self if self.rows.size <= MOST_KEPT else KeptSums()
@@ -68,9 +77,14 @@ class KeptSums:
         """The same of users that are in other clusters."""
         return replace(self, clusters=[clusters.get(user, "") for user in self.users])
 
-    def without(self, user: str) -> KeptSums:
+    def without(self, *users: str) -> KeptSums:
         """Those of the others."""
-        kept = [place for place, name in enumerate(self.users) if name != user]
+        return self.of_users({*self.users} - {*users})
+
+    def of_users(self, some: Collection[str]) -> KeptSums:
+        """Those of some users."""
+        some = {*some}
+        kept = [place for place, name in enumerate(self.users) if name in some]
         users, clusters = (
             [names[place] for place in kept] for names in (self.users, self.clusters)
         )
@@ -82,8 +96,8 @@ class KeptSums:
             return self
         check_alike(before, now)
         d = int(np.sqrt(2 * self.rows.shape[1])) - 1
-        size, inputs = d * (d + 1) // 2, len(before.features)
-        a, b, yy = unpack(self.rows[:, :size], d), self.rows[:, size:-1], self.rows[:, -1]
+        inputs = len(before.features)
+        a, b, yy = self.parts(d)
         matrix = np.eye(d)  # what is z in the old units is matrix @ z in the new ones
         scale, shift = (
             np.array([getattr(p, n) for p in (before, now)]) for n in ("scale", "shift")

@@ -131,6 +131,8 @@ class MixedModel(Strategy[K, MixedModelState]):
             if self.ungrouped:
                 self.job.note("nobody is in a known cluster: there is one centre for all")
             self.solution.begin()
+            if why := self.solution.unguarded:
+                self.job.note(why)
         yield from ()
 
     def snapshot(self) -> MixedModelState:
@@ -189,8 +191,11 @@ class MixedModel(Strategy[K, MixedModelState]):
         return [*found, Finding("coefficients", [(f"{self.solution.size:,}", told)])]
 
     def estimates(self) -> dict[str, Any] | None:
-        """Coefficients, variances and users' estimates."""
-        return None if self.inference is None else self.inference.json()
+        """Coefficients, variances and users' estimates; how like the others users are."""
+        if self.inference is None:
+            return None
+        aside = self.state.aside
+        return {**self.inference.json(), "columns": aside.columns() if aside.users else {}}
 
     def named_arrays(self) -> ArrayRecord:
         """wbar, by the names of the model's parameters."""

@@ -8,6 +8,7 @@ are replaced by their quadratics at the present theta_i, and a few such rounds a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from corsage.solvers.known_clusters.mixed_model import Centres, ClusterSums, cen
 from corsage.solvers.known_clusters.newton_rounds import EXACT, NEWTON, change
 from corsage.solvers.known_clusters.variances.covariance import Covariances, covariances
 from corsage.solvers.known_clusters.variances.laplace import centre_covariance
+from corsage.strategies.known_clusters.aside import UNGUARDED, tested, unguarded
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort, KnownClusters, Present
 from corsage.strategies.known_clusters.clusters.strengths import (
     AUTO,
@@ -27,6 +29,7 @@ from corsage.strategies.known_clusters.clusters.strengths import (
     given_strengths,
     settle,
     tied,
+    ties,
 )
 from corsage.strategies.known_clusters.coins.conversation import (
     Answer,
@@ -36,6 +39,7 @@ from corsage.strategies.known_clusters.coins.conversation import (
 )
 from corsage.strategies.known_clusters.coins.impossible import step_fault
 from corsage.strategies.known_clusters.estimation import VarianceEstimation
+from corsage.strategies.known_clusters.kept_sums import KeptSums
 from corsage.strategies.known_clusters.likelihood_rounds import Likelihood, held_columns
 from corsage.strategies.known_clusters.own_sums import TRAVELLED, OwnSums, note_floor
 from corsage.strategies.known_clusters.units import Units, varying
@@ -116,14 +120,30 @@ class MixedSolution:
 
     @property
     def records(self) -> int:
-        """The training records of all who take part."""
-        members = self.job.members.everybody
-        return sum(members[user].train for c in self.present.cohorts for user in c.users)
+        """The training records of all who take part, and are not set aside."""
+        members, aside = self.job.members.everybody, {*self.state.aside.named}
+        users = (user for cohort in self.present.cohorts for user in cohort.users)
+        return sum(members[user].train for user in users if user not in aside)
 
     @property
     def endless(self) -> str:
         """Why the likelihood has no top; empty: nothing is known against it."""
         return self.units.endless(self.state.endless, self.state.first)
+
+    @property
+    def looks(self) -> bool:
+        """True if users are looked at one by one although it is their sum that is wanted."""
+        wanted = tested(self.job, self.keys) and self.keys.known_gamma != "0"
+        return wanted and not unguarded(
+            self.job, self.keys, self.own_sums.untold_sums(self.present)
+        )
+
+    @property
+    def unguarded(self) -> str:
+        """What is said where a device that lies could own the run; empty: nothing."""
+        obstacle = self.own_sums.untold_sums(self.present)
+        why = "" if self.job.members.at_home else unguarded(self.job, self.keys, obstacle)
+        return UNGUARDED.format(why) if why else ""
 
     @property
     def tolerance(self) -> float:
@@ -152,6 +172,8 @@ class MixedSolution:
             replies = yield from self.likelihood.round(self.present, number)
         elif self.own_sums.on:
             replies = yield from self.own_sums.round(self.present, number)
+        elif self.looks:
+            replies = yield from self._of_alike(number)
         elif self.exact and self.keys.estimated and number == 1:
             replies = yield from self._fitted(number)
         if replies is None:
@@ -170,10 +192,12 @@ class MixedSolution:
 
     # The squared loss, strengths on auto.
 
-    def _fitted(self, number: int) -> Script[Replies | None]:
+    def _fitted(self, number: int, sums: KeptSums | None = None) -> Script[Replies | None]:
         """Strengths from the first exchange; if both are on auto it solves (2.3) on the way."""
         state, keys, present = self.state, self.keys, self.present
-        script = self.estimation.restricted_likelihood(present, self.varies, self.size, number)
+        script = self.estimation.restricted_likelihood(
+            present, self.varies, self.size, number, sums
+        )
         found, names, replies = yield from script
         if keys.known_gamma == AUTO:
             gamma = np.broadcast_to(found.gamma_unit, len(names)).tolist()
@@ -188,6 +212,46 @@ class MixedSolution:
         self._remember(found.covariances, places)
         state.done = not replies.dropped
         return replies
+
+    # The squared loss, from each user's sums: who is not like the others is set aside.
+
+    def _of_alike(self, number: int) -> Script[Replies | None]:
+        """Strengths on auto, and all centres, from the sums of users that are like the others."""
+        state, present = self.state, self.present
+        sums, _, replies = yield from self.own_sums.heard(present, number)
+        if not sums.users:
+            return replies
+        self.own_sums.alike(sums.in_order(sums.heard(present), self.size))
+        sums = sums.without(*state.aside.named)
+        if self.keys.estimated and number == 1:
+            fitted = yield from self._fitted(number, sums)
+            if fitted is not None:
+                return replies
+        state.enter(self.varies)
+        found = {name: self._shrunk(sums, present.groups[name]) for name in sums.heard(present)}
+        whole = [sum(own[1:], start=own[0]) for own in found.values()]
+        places = [state.clusters.known.index(name) for name in found]
+        p, q = np.concatenate([s.P for s in whole]), np.concatenate([s.q for s in whole])
+        self._centred(places, p, q)
+        out = {*state.aside.named}
+        state.lean({c.cluster for c in present.cohorts if out & {*c.users}} - {*found})
+        w, yy = state.w[places], float(sums.rows[:, -1].sum())
+        state.aside.square = yy + float((((w[:, None] @ p)[:, 0] - 2 * q) * w).sum())
+        state.quadratics, state.done = EXACT, not replies.dropped
+        return replies
+
+    def _shrunk(self, sums: KeptSums, cohorts: Sequence[Cohort]) -> list[ClusterSums]:
+        """P and q of each cohort."""
+        found = []
+        for cohort in cohorts:
+            own = sums.of_users(cohort.users)
+            if own.users:
+                a, b, _ = own.parts(self.size)
+                tie = ties(self._rows(cohort)["next"], len(own.users))
+                none = np.zeros(len(own.users), np.int64)
+                sent = ClusterSums.of(a, b, tie, none, 1).packed()  # as nodes send theirs
+                found.append(ClusterSums.unpacked(sent, self.size))
+        return found
 
     # A round of sums.
 
@@ -221,22 +285,28 @@ class MixedSolution:
         """w_j and wbar from P_j and q_j; with EM also the next strengths."""
         state = self.state
         places = [state.clusters.known.index(name) for name in answers]
+        lam = state.lam[places]
         sums = [added(own, self.size) for own in answers.values()]
         p, q = np.concatenate([s.P for s in sums]), np.concatenate([s.q for s in sums])
         middle = state.lam.any() and self.next == NEWTON  # without there is no model of all
         if self.job.loss == "logistic" and middle:
             state.look(p.sum(0), self.records)
+        self._centred(places, p, q)
+        if self.estimates_in(number):
+            state.covariance[places], around = centre_covariance(p, lam)
+            if number > 1:  # the first sums are around no centre
+                clusters = p, q, lam
+                self.estimation.step(state, places, answers.values(), clusters, around, self.varies)
+
+    def _centred(self, places: list[int], p: Floats, q: Floats) -> None:
+        """w_j and wbar, and how sure they are."""
+        state = self.state
         lam, state.used = state.lam[places], state.gamma.copy()
         here = self._around(places, p, q, lam)
         found = solved_centres(p, q - (p @ here[..., None])[..., 0], lam)
         state.w[places], state.model = found.w + here, found.wbar + here.mean(0)
         if self.size <= MOST_COEFFICIENTS:
             self._remember(covariances(p, even(lam) if len(p) > 1 else SINGLE_CENTRE), places)
-        if self.estimates_in(number):
-            state.covariance[places], around = centre_covariance(p, lam)
-            if number > 1:  # the first sums are around no centre
-                clusters = p, q, lam
-                self.estimation.step(state, places, answers.values(), clusters, around, self.varies)
 
     def _around(self, places: list[int], p: Floats, q: Floats, lam: Floats) -> Floats:
         """From where models of many users are looked for (k, d): the nearest of many is taken.
@@ -336,7 +406,8 @@ class MixedSolution:
         density = units.density(self.records)
         told = self.own_sums.findings(units, density)
         told = told or self.state.estimates.findings(units.label, density)
-        return [Finding("solution", rows), *told]
+        rows += [("liars", why)] if (why := self.unguarded) else []
+        return [Finding("solution", rows), *self.state.aside.findings(), *told]
 
     def _change(self) -> list[tuple[str, str]]:
         """The distance that the last round moved the models, and whether that was the end."""

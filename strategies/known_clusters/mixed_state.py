@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ from corsage.core.keys import key
 from corsage.solvers.known_clusters.newton_rounds import Pace, separated
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.variances.scoring import Fitted
+from corsage.strategies.known_clusters.aside import Aside
 from corsage.strategies.known_clusters.clusters.cohorts import ClusterNames
 from corsage.strategies.known_clusters.clusters.strengths import (
     ClusterKeys,
@@ -112,6 +114,11 @@ class MixedModelKeys(ClusterKeys):
         "auto: clusters whose names are paths, a/b/c, are in units of further levels, a/b and a, "
         "each level with a variance of its own; false: names like any others",
     )
+    mixed_aside: bool = key(
+        True,
+        "squared loss, users' own sums: users whose sums are not like the others' are set aside, "
+        "and named: they count in no centre and no variance; false: everybody counts",
+    )
     mixed_keep_sums: bool = key(
         False,
         "auto, squared loss: checkpoints hold the sums that each user sent, so that corsage forget "
@@ -139,6 +146,7 @@ class MixedModelState:
     estimates : what those on auto were estimated from.
     likelihood : the search for the most likely parameters, of losses that are likelihoods.
     sums : those that each user sent, where they are kept.
+    aside : how like the others users' sums are, and who is set aside.
     quadratics : what the quadratics of the last sums were; empty before the first.
     pace : which ones are next.
     change : how far the last round moved the models, as a share of them.
@@ -161,6 +169,7 @@ class MixedModelState:
     estimates: Estimates = field(default_factory=Estimates)
     likelihood: LikelihoodState | None = None
     sums: KeptSums = field(default_factory=KeptSums)
+    aside: Aside = field(default_factory=Aside)
     quadratics: str = ""
     pace: Pace = field(default_factory=Pace)
     change: float = 0.0
@@ -206,9 +215,22 @@ class MixedModelState:
         """w_j; of a cluster that came later the model of the unit that it is in, or wbar."""
         if (place := self.place(cluster)) is not None:
             return np.asarray(self.w[place])
+        return self.unit(cluster)
+
+    def unit(self, cluster: str) -> Floats:
+        """The model of the unit that a cluster is in, or wbar."""
         known = {name: model for level in self.above for name, model in level.items()}
         units = [known[unit] for unit in parents(cluster) if unit in known]
         return units[0] if units else np.asarray(self.model)
+
+    def lean(self, clusters: Collection[str]) -> None:
+        """Clusters of which everybody is set aside are as the units that they are in."""
+        fit = self.estimates.covariance
+        for place in map(self.clusters.known.index, clusters):
+            self.w[place] = self.unit(self.clusters.known[place])
+            if self.around.size:
+                between = fit.clusters.sum(0) / fit.sigma2 if fit.kinds else 0.0
+                self.covariance[place] = self.around + between
 
     def remember(
         self, found: Fitted, units: Standard, names: list[str], above: list[list[str]]

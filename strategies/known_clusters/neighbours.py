@@ -214,6 +214,7 @@ def judged(solution: MixedSolution, neighbour: Neighbour) -> Script[Replies]:
     other = MixedSolution(own, clusters, keys, state, delivers)
     where = {user: one.cluster for one in other.present.cohorts for user in one.users}
     state.sums = solution.state.sums.moved(where)
+    state.aside = replace(solution.state.aside, settled=True)
     yield from other.solved(NEIGHBOUR_ROUNDS)
     return (yield judging(other))
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corsage.core.arrays import Arrays, Floats
+from corsage.core.arrays import Arrays, Bools, Floats
 from corsage.core.counts import Number
 from corsage.core.errors import ConfigError
 from corsage.core.messages.replies import Replies
@@ -35,7 +35,7 @@ from corsage.solvers.known_clusters.variances.covariance_fit import (
 )
 from corsage.solvers.known_clusters.variances.identified import NOWHERE, holding, untold
 from corsage.solvers.known_clusters.variances.scoring import BLIND, Fitted
-from corsage.solvers.known_clusters.variances.shape_choice import Judged, chosen
+from corsage.solvers.known_clusters.variances.shape_choice import Judged, chosen, part
 from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, ONE
 from corsage.solvers.known_clusters.variances.uncertainty import (
     LONG_WORK,
@@ -44,7 +44,15 @@ from corsage.solvers.known_clusters.variances.uncertainty import (
     uncertain,
     work,
 )
+from corsage.solvers.known_clusters.variances.unlike import (
+    Expected,
+    Scores,
+    near,
+    stands,
+    suspects,
+)
 from corsage.solvers.known_clusters.variances.users_sums import Users, explained
+from corsage.strategies.known_clusters.aside import Aside, tested
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort, Present
 from corsage.strategies.known_clusters.clusters.strengths import AUTO
 from corsage.strategies.known_clusters.coins.conversation import (
@@ -176,11 +184,15 @@ class OwnSums:
 
     def obstacle(self, present: Present) -> str:
         """Why users do not send sums of their own; empty: they do."""
-        d, users = len(self.state.model), sum(len(c.users) for c in present.cohorts)
         if not self.keys.both_estimated:
             return "one of known-gamma and known-lambda is given"
         if self.keys.mixed_variances == SUMMED:
             return "asked for"
+        return self.untold_sums(present)
+
+    def untold_sums(self, present: Present) -> str:
+        """Why users cannot send sums of their own; empty: they can."""
+        d, users = len(self.state.model), sum(len(c.users) for c in present.cohorts)
         if users * d**2 > 2 * MOST_NUMBERS or users * d**3 > MOST_WORK:
             return f"{users:,} users with {d:,} coefficients are too many for sums of each"
         if not self.job.members.at_home and any(len(c.users) > 1 for c in present.cohorts):
@@ -194,32 +206,36 @@ class OwnSums:
 
         With the squared loss sums that are kept of all users are what they would send again.
         """
+        sums, moved, replies = yield from self.heard(present, number)
+        if sums.users:
+            self.step(sums, present, moved, not replies.dropped, number)
+        return replies
+
+    def heard(self, present: Present, number: int) -> Script[tuple[KeptSums, Floats, Replies]]:
+        """The sums of who answers, and how far their models moved."""
         if self.exact and self.state.sums.are_of(present):
-            self.step(self.state.sums, present, np.zeros(2), True, number)
-            return Replies(users=list(self.state.sums.users))
+            known = self.state.sums
+            return known, np.zeros(2), Replies(users=list(known.users))
         asked = ask_each(self.job, present, self.question, counted=True)
         replies = yield asked
         check_enough(self.job, number, replies)
         answers = [answer for name in present.names for answer in asked.found.get(name, [])]
         if not answers:
-            return replies
+            return KeptSums(), np.zeros(2), replies
         note_floor(self.job, answers)
         members = self.job.members.everybody
         sums = KeptSums.of(answers, lambda user: members[user].train)
-        if self.exact and self.keys.mixed_keep_sums:
+        if self.on and self.exact and self.keys.mixed_keep_sums:
             self.state.sums = sums.worth_keeping()
         moved = np.sum([[a.metrics["moved"], a.metrics["length"]] for a in answers], axis=0)
-        self.step(sums, present, moved, not replies.dropped, number)
-        return replies
+        return sums, moved, replies
 
     def step(
         self, sums: KeptSums, present: Present, moved: Floats, whole: bool, number: int
     ) -> None:
         """The server's step, from these sums; `whole`: everybody's."""
-        there = set(sums.clusters)
-        heard = [name for name in present.names if name in there]
         self.state.enter(self.varies)
-        self.solve(sums.in_order(heard, len(self.state.model)), heard, number)
+        self.solve(sums.in_order(sums.heard(present), len(self.state.model)), number)
         self.judge(moved, whole)
 
     def question(self, cohort: Cohort) -> Request:
@@ -262,15 +278,14 @@ class OwnSums:
 
     # The server's step.
 
-    def solve(self, users: Users, names: list[str], number: int) -> None:
+    def solve(self, everybody: Users, number: int) -> None:
         """The most likely covariances, and all centres."""
+        users = self.alike(everybody)
+        names = users.names
         units = self.units(users)
-        parts = users.sums(units)
-        noise = None if self.exact else 1.0
-        above = units_above(names) if self.keys.mixed_paths else []
-        levels = tree_levels(users.cluster, names, above)
         varies = units.sound if self.varies is None else units.sound * self.varies
-        tree, held = self.told(Tree(parts, levels, users.counts, noise).thinned(), varies)
+        tree, held = self.told(planted(users, units, self.keys, self.exact).thinned(), varies)
+        parts = tree.users
         found, tried = self.fitted(tree, users, varies, number)
         shares = explained(tree, found) if self.exact else self.latent(found)
         before = self.state.estimates.covariance
@@ -290,7 +305,36 @@ class OwnSums:
             self.state.look(users.total()[0], float(users.counts.sum()))
         fit.likely, fit.intervals = self.uncertain(tree, found, fit, varies)
         self.state.estimates.covariance = fit
-        self.state.remember(found, units, names, above)
+        self.state.remember(found, units, names, above(self.keys, names))
+        self.state.lean({*everybody.names} - {*names})
+
+    # Who is set aside.
+
+    def alike(self, users: Users) -> Users:
+        """The users that are like the others, in clusters of which there is one."""
+        known = self.state.aside
+        if known.settled:
+            aside = np.isin(users.users, known.named)
+        elif tested(self.job, self.keys):
+            begin = suspects(users.plain(), users.counts, users.cluster, len(users.names))
+            aside, scores = stands(begin, partial(self.scored, users))
+            named = [users.users[row] for row in np.flatnonzero(aside)]
+            self.state.aside = Aside.of(users.users, scores, named)
+            if named and named != known.named:
+                self.job.note(self.state.aside.note)
+        else:
+            return users
+        return users.at(~aside) if aside.any() else users
+
+    def scored(self, users: Users, aside: Bools) -> Scores:
+        """Everybody's scores by a fit to those that are not set aside, one variance a number."""
+        kept = np.flatnonzero(~aside)
+        units = self.units(users.at(~aside))
+        whole = planted(users, units, self.keys, self.exact)
+        varies = units.sound if self.varies is None else units.sound * self.varies
+        tree, _ = self.told(part(whole, kept), varies)
+        found = near(tree, np.flatnonzero(varies))
+        return Scores.of(whole.users, users.counts, Expected.of(found, whole.levels[0]), ~aside)
 
     def told(self, tree: Tree, varies: Floats) -> tuple[Tree, dict[str, str]]:
         """The tree without variances that its data do not tell, and why they do not.
@@ -395,3 +439,14 @@ class OwnSums:
     def least(self) -> float:
         """The change that is none."""
         return STANDING_STILL_SINGLE if self.single else STANDING_STILL
+
+
+def above(keys: MixedModelKeys, names: list[str]) -> list[list[str]]:
+    """The units of each level above these clusters."""
+    return units_above(names) if keys.mixed_paths else []
+
+
+def planted(users: Users, units: Standard, keys: MixedModelKeys, exact: bool) -> Tree:
+    """The users' sums in standard units, and the levels above them."""
+    levels = tree_levels(users.cluster, users.names, above(keys, users.names))
+    return Tree(users.sums(units), levels, users.counts, None if exact else 1.0)

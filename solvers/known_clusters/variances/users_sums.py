@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from corsage.core.arrays import Floats, Ints
+from corsage.core.arrays import Bools, Floats, Ints
 from corsage.core.seeding import uniforms, user_keys
 from corsage.solvers.known_clusters.blocks import Sums
 from corsage.solvers.known_clusters.lanes import AT_ONCE, WIDEST
@@ -63,6 +63,17 @@ class Users:
             a[..., some], b[:, some] = np.moveaxis(found.a, 0, -1), found.b.T
             yy[some] = found.yy
         return Sums.of(np.moveaxis(a, -1, 0), b.T, yy)
+
+    def plain(self) -> Sums:
+        """A, b, yy in the model's units."""
+        return Sums.of(*self._parts(self.rows))
+
+    def at(self, some: Bools) -> Users:
+        """Some users, in those of the clusters that they are in."""
+        rows = np.flatnonzero(some)
+        there, cluster = np.unique(self.cluster[rows], return_inverse=True)
+        users, names = [self.users[row] for row in rows], [self.names[place] for place in there]
+        return Users(self.rows[rows], self.counts[rows], cluster, users, names, self.d)
 
     def total(self) -> tuple[Floats, Floats, float]:
         """A, b and y'y of all together."""

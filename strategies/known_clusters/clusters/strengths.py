@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from corsage.core.arrays import INFINITE, Floats
+from corsage.core.arrays import INFINITE, Array, Floats
 from corsage.core.errors import ConfigError
 from corsage.core.keys import Keys, key
 from corsage.strategies.known_clusters.clusters.cohorts import ClusterNames, Cohort, Present
@@ -142,6 +142,12 @@ def tell_users(found: Strengths, clusters: Sequence[str], cohorts: Sequence[Coho
 def tied(strength: float, d: int, varies: Floats | None) -> Floats:
     """A strength by coordinate (d,): infinite for what does not vary."""
     return np.full(d, strength) if varies is None else np.where(varies > 0, strength, np.inf)
+
+
+def ties(row: Array, users: int) -> Floats:
+    """gamma (d,) of so many users: one number each, or one a coordinate where these differ."""
+    row = np.asarray(row, np.float64)
+    return np.full(users, row[0]) if (row == row[0]).all() else np.tile(row, (users, 1))
 
 
 def value_of(values: Mapping[str, float], name: str) -> float:
