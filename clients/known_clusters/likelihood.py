@@ -11,23 +11,12 @@ from corsage.clients.base import Got, Sent
 from corsage.core.arrays import Arrays, Floats
 from corsage.core.errors import UserError
 from corsage.core.families import FAMILIES
-from corsage.core.messages.asked import floats
-from corsage.core.messages.fields import Whole
 from corsage.solvers.known_clusters.generalised.rows import Rows
 from corsage.solvers.known_clusters.mixed_model import pack
 from corsage.solvers.known_clusters.newton_rounds import newton_message
 
 if TYPE_CHECKING:
     from corsage.clients.known_clusters.mixed_model import MixedModelClient
-
-LIKELIHOOD_ROWS = {
-    "tau": floats("K"),
-    "basis": floats("K", "P", "K"),
-    "around": floats("P", "K"),
-    "weights": floats("P"),
-    "shape": floats(),
-}
-LIKELIHOOD_OPTIONS = {"nodes": Whole(0, 25)}
 
 
 def rows_of(client: MixedModelClient, sent: Arrays) -> Rows:
@@ -62,8 +51,9 @@ def check(client: MixedModelClient, fit: torch.Tensor, wanted: str, sizes: np.nd
 
 def begin(client: MixedModelClient, got: Got) -> Sent:
     """The sums that a search begins with."""
-    squares, heavy, pull = rows_of(client, got.rows).begin()
-    return Sent(rows={"squares": pack(squares), "heavy": pack(heavy), "pull": pull})
+    squares, heavy, pull, within = rows_of(client, got.rows).begin()
+    sums = {"squares": pack(squares), "heavy": pack(heavy), "pull": pull, "within": within}
+    return Sent(rows=sums)
 
 
 def likelihood(client: MixedModelClient, got: Got) -> Sent:

@@ -9,13 +9,14 @@ are replaced by their quadratics at the present theta_i, and a few such rounds a
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from corsage.core.arrays import Arrays, Floats
 from corsage.core.messages.replies import Replies
+from corsage.core.registry import attached
 from corsage.solvers.known_clusters.mixed_model import Centres, ClusterSums, centres
 from corsage.solvers.known_clusters.newton_rounds import EXACT, NEWTON, change
 from corsage.solvers.known_clusters.variances.covariance import Covariances, covariances
@@ -36,14 +37,20 @@ from corsage.strategies.known_clusters.coins.conversation import (
 )
 from corsage.strategies.known_clusters.coins.impossible import step_fault
 from corsage.strategies.known_clusters.estimation import VarianceEstimation
-from corsage.strategies.known_clusters.likelihood_rounds import Likelihood, held_columns
 from corsage.strategies.known_clusters.own_sums import TRAVELLED, OwnSums
-from corsage.strategies.known_clusters.units import Units, varying
+from corsage.strategies.known_clusters.units import (
+    FAMILY_LOSSES,
+    LIKELIHOOD,
+    Units,
+    held_columns,
+    varying,
+)
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
 if TYPE_CHECKING:
+    from corsage.strategies.known_clusters.likelihood_rounds import Likelihood
     from corsage.strategies.known_clusters.mixed_state import MixedModelKeys, MixedModelState
 
 SINGLE_CENTRE: Floats = np.array(np.inf)
@@ -86,7 +93,23 @@ class MixedSolution:
         self.exact = job.loss == "squared"
         self.estimation = VarianceEstimation(job, keys, state.estimates)
         self.own_sums = OwnSums(job, keys, state, self.varies)
-        self.likelihood = Likelihood(job, keys, state, self.varies)
+
+    @cached_property
+    def likelihood(self) -> Likelihood:
+        """Rounds of the marginal likelihood, which only losses that have one come to."""
+        rounds = attached("likelihood")
+        found: Likelihood = rounds.Likelihood(self.job, self.keys, self.state, self.varies)
+        return found
+
+    @property
+    def likely(self) -> bool:
+        """True if variances are found by the marginal likelihood."""
+        return self.state.estimates.way == LIKELIHOOD
+
+    @property
+    def held(self) -> dict[str, int]:
+        """The coefficients of an offset and of weights, which are known, by name."""
+        return held_columns(self.job, self.keys.held, self.size)
 
     @property
     def present(self) -> Present:
@@ -102,7 +125,7 @@ class MixedSolution:
     def varies(self) -> Floats | None:
         """1 for each coefficient that differs between users, else 0 (d,); None: all do."""
         varies = varying(self.job, self.size, self.keys.mixed_random)
-        held = list(held_columns(self.job, self.keys, self.size).values())
+        held = list(self.held.values())
         if not held:
             return varies
         every = np.ones(self.size) if varies is None else varies.copy()
@@ -146,9 +169,10 @@ class MixedSolution:
         """One exchange of sums, and the server's step; at the end models are delivered."""
         self.present.need_somebody(number)
         replies = None
-        self.likelihood.decide(self.present)
+        if self.job.loss in FAMILY_LOSSES:
+            self.likelihood.decide(self.present)
         self.own_sums.decide(self.present)
-        if self.likelihood.on:
+        if self.likely:
             replies = yield from self.likelihood.round(self.present, number)
         elif self.own_sums.on:
             replies = yield from self.own_sums.round(self.present, number)
@@ -304,7 +328,7 @@ class MixedSolution:
     def _rows(self, cohort: Cohort) -> Arrays:
         """w_j, gamma_j of the sums that it came from, and of the next ones."""
         if self.state.estimates.covariance.kinds:
-            way = self.likelihood if self.likelihood.on else self.own_sums
+            way = self.likelihood if self.likely else self.own_sums
             return way.rows(cohort)
         state, place = self.state, self.state.place(cohort.cluster)
         own = tied(state.strengths.typical_gamma(cohort), self.size, self.varies)

@@ -231,7 +231,8 @@ def jets(
 ) -> Arrays:
     """A log likelihood of two parameters and what clusters need of it."""
     bends = pack(np.array([[bend, 0.0], [0.0, -1.0]]))
-    rows = [[value, slope, 0.0, *bends], [second, 0, 0, 0, 0, 0], [1.0, 0, 0, 0, 0, 0]]
+    none = [0.0] * 5
+    rows = [[value, slope, 0.0, *bends], [second, *none], [slope, *none], [1.0, *none]]
     return {"jets": np.array(rows)}
 
 
@@ -240,7 +241,7 @@ def jets(
     [{"value": 2.0}, {"slope": 80.0}, {"bend": 1.0}, {"second": 0.3}],
 )
 def test_a_likelihood_that_no_rows_have_is_refused(lie: dict[str, float]) -> None:
-    said = {"d": 1, "discrete": True, "two": True, "records": 20}
+    said = {"d": 1, "discrete": True, "around": 1, "records": 20}
     assert not jets_fault(jets(), **said)  # type: ignore[arg-type]
     assert "cannot be" in jets_fault(jets(**lie), **said)  # type: ignore[arg-type]
 
