@@ -26,6 +26,10 @@ MOST_SHAPE = 25.0
 """Logarithm of a shape: of larger ones rounding is all that tells them apart."""
 
 
+LIKE_POISSON = 1e8
+"""A size of the negative binomial from which on it is next to Poisson's."""
+
+
 class Row(NamedTuple):
     """Rows' labels and weights, and the logarithm of the family's shape, where it has one."""
 
@@ -114,14 +118,17 @@ def _gamma(u: Tensor, row: Row) -> Tensor:
 
 def _negative_binomial(u: Tensor, row: Row) -> Tensor:
     """Of a size k: the variance is mean + mean^2/k."""
-    y, k, away = row.y, row.shape.exp(), u - row.shape
-    constant = torch.lgamma(y + k) - torch.lgamma(k) - torch.lgamma(y + 1)
-    return row.weight * (constant + y * away - (y + k) * F.softplus(away))
+    y, shape = row.y, row.shape.clamp(max=MOST_SHAPE)
+    k, away = shape.exp(), u - shape
+    near = y * (y - 1) / (2 * k) + y * shape  # Poisson's: logarithms of k! would be rounding
+    rising = torch.where(k > LIKE_POISSON, near, torch.lgamma(y + k) - torch.lgamma(k))
+    return row.weight * (rising - torch.lgamma(y + 1) + y * away - (y + k) * F.softplus(away))
 
 
 def _negative_binomial_curvature(u: Tensor, row: Row) -> Tensor:
-    away = u - row.shape
-    return row.weight * (row.y + row.shape.exp()) * torch.sigmoid(away) * torch.sigmoid(-away)
+    shape = row.shape.clamp(max=MOST_SHAPE)
+    away = u - shape
+    return row.weight * (row.y + shape.exp()) * torch.sigmoid(away) * torch.sigmoid(-away)
 
 
 POISSON_LOSS = _deviance(

@@ -163,11 +163,12 @@ class Outcome:
     def open(self) -> list[str]:
         """The names of what has no best value."""
         found, design = self.ascent.open, self.design
-        if not found.any():
+        endless = self.search.endless(design)
+        if not found.any() and not endless:
             return []
         moved = np.abs(design.matrix) @ found[: design.free] > 0
         names = [name for name, away in zip(self.units.names, moved, strict=True) if away]
-        names += ["the family's shape"] * bool(design.shaped and found[design.own - 1])
+        names += ["the family's shape"] * (endless or bool(design.shaped and found[design.own - 1]))
         return names + [
             f"variances between {level_name(place)}"
             for place, span in enumerate(design.spans)

@@ -303,22 +303,15 @@ class Likelihood:
         self.state.quadratics, self.state.done = NEWTON, False
         if not len(found.ascent.at):
             return
-        if self.endless_shape:
+        if self.job.loss == "negative-binomial" and found.endless(self.design):
             self.hold_shape()
             return
         outcome = self.outcome()
         if not found.tried:
             outcome.publish(self.state)
         beaten = outcome.aic >= min(found.tried.values(), default=np.inf)
-        if found.settled or (beaten and found.ascent.looks >= MOST_TRIED):
+        if found.settled(self.design) or (beaten and found.ascent.looks >= MOST_TRIED):
             self.conclude(outcome)
-
-    @property
-    def endless_shape(self) -> bool:
-        """True if counts scatter less than any shape says: it would grow without end."""
-        found, place = self.search, self.design.own - 1
-        free = self.job.loss == "negative-binomial" and not found.bound
-        return free and bool(found.ascent.open[place]) and found.ascent.at[place] > 0
 
     def hold_shape(self) -> None:
         """Go on with the shape at its bound, where counts are Poisson's."""

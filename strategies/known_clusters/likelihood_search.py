@@ -24,6 +24,8 @@ MOST_SETTLING = 10
 """Exchanges in which clusters may come nearer to their best before a look is given up."""
 SETTLED_GAP = 1e-6
 """The same, for a search to end."""
+ENDLESS_SHAPE = 20.0
+"""The logarithm of a shape beyond which rows have no scatter: theirs is a 20,000th of the mean."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +89,17 @@ class LikelihoodState:
         """The clusters' answers at the best place."""
         return Jets(self.value, self.slope, self.bend)
 
-    @property
-    def settled(self) -> bool:
-        """True if the parameters and the clusters' effects are at their best."""
-        return self.ascent.settled and self.gap < SETTLED_GAP
+    def settled(self, design: Design) -> bool:
+        """True if the parameters and the clusters' effects are at their best, or have none."""
+        return (self.ascent.settled and self.gap < SETTLED_GAP) or self.endless(design)
+
+    def endless(self, design: Design) -> bool:
+        """True if the family's shape grows for ever."""
+        there, place = len(self.ascent.at), design.own - 1
+        if not there or not design.shaped or design.bound:
+            return False
+        found = self.ascent.at[place]
+        return bool(found > ENDLESS_SHAPE or (found > 0 and self.ascent.open[place]))
 
     def design(self, shaped: bool) -> Design:
         """The way from the parameters of the present shape to what users are told."""
