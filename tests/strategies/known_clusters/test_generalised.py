@@ -189,7 +189,6 @@ def test_amounts_without_scatter_have_no_top_and_no_overdispersion(tmp_path: Pat
     x = np.linspace(-1, 1, 18)[:, None] ** 2
     path = file_of(tmp_path, x, np.exp(0.5 * x[:, 0] + 0.1 * user), user)
     found, _, notes = fitted(path, loss="gamma", num_rounds=60)
-    print(result.json()[0]["rounds"])
     assert any("no top" in note and "the family's shape" in note for note in notes)
     assert found["dispersion"] is None and found["coefficients"][0]["se"] is None
 
