@@ -10,7 +10,7 @@ import torch
 from corsage.clients.base import Got, Sent
 from corsage.core.arrays import Arrays, Floats
 from corsage.core.errors import UserError
-from corsage.core.families import FAMILIES
+from corsage.core.families import FAMILIES, broken, rules
 from corsage.solvers.known_clusters.generalised.rows import Rows
 from corsage.solvers.known_clusters.mixed_model import pack
 from corsage.solvers.known_clusters.newton_rounds import newton_message
@@ -19,41 +19,56 @@ if TYPE_CHECKING:
     from corsage.clients.known_clusters.mixed_model import MixedModelClient
 
 
+class BadRow(UserError):
+    """A row that its family does not have: which rule it breaks, whose it is, and what it has."""
+
+    def __init__(self, user: str, words: str, found: tuple[float, ...]) -> None:
+        super().__init__(user, "train", words)
+        self.found = np.array(found, np.float64)
+
+
 def rows_of(client: MixedModelClient, sent: Arrays) -> Rows:
     """The users' rows, with weights where there are any; prepared once a node."""
-    weights = sent.get("weights")
+    weights, offset = (sent.get(name) for name in ("weights", "offset"))
 
     def made() -> Rows:
         data = client.train_data(client.limits)
         x = data.x.flatten(1).double().cpu()
         if client.task.model.intercept:
             x = torch.cat([x, x.new_ones(len(x), 1)], 1)
-        y, weight = data.y.double().cpu(), x.new_ones(len(x))
+        y, weight, away = data.y.double().cpu(), x.new_ones(len(x)), x.new_zeros(len(x))
         if weights is not None:
             weight = x @ torch.from_numpy(np.asarray(weights, np.float64))
+        if offset is not None:
+            away = x @ torch.from_numpy(np.asarray(offset, np.float64))
         family = FAMILIES[client.network.criterion.name]
-        check(
-            client, family.takes(y), f"labels of loss={family.name} are {family.wants}", data.sizes
-        )
-        check(client, weight > 0, "weights are numbers above 0", data.sizes)
+        for rule, (wrong, values) in enumerate(broken(family, y, weight, away)):
+            if bool(wrong.any()):
+                row, ends = int(wrong.nonzero()[0]), np.cumsum(data.sizes)
+                place = int(np.searchsorted(ends, row, "right"))
+                own = row - int(ends[place] - data.sizes[place])
+                what, wanted = rules(family.name)[rule]
+                words = f"row {own + 1}: {what}s of loss={family.name} are {wanted}"
+                raise BadRow(client.users[place], words, (1 + rule, place, own, values[row].item()))
         return Rows(family, x, y, weight, data.sizes)
 
     return client.prepared(("likelihood", None if weights is None else weights.tobytes()), made)
 
 
-def check(client: MixedModelClient, fit: torch.Tensor, wanted: str, sizes: np.ndarray) -> None:
-    """Refuse a user with a row that does not fit, in a line."""
-    if not bool(fit.all()):
-        row = int((~fit).nonzero()[0])
-        user = client.users[int(np.searchsorted(np.cumsum(sizes), row, "right"))]
-        raise UserError(user, "train", f"{wanted}; a row has something else")
-
-
 def begin(client: MixedModelClient, got: Got) -> Sent:
-    """The sums that a search begins with."""
-    squares, heavy, pull, within = rows_of(client, got.rows).begin()
-    sums = {"squares": pack(squares), "heavy": pack(heavy), "pull": pull, "within": within}
-    return Sent(rows=sums)
+    """The sums that a search begins with; in a simulation also a row that does not fit."""
+    d, fault = len(got.rows["w"]), {"fault": np.zeros(4)} if client.at_home else {}
+    half = np.zeros(d * (d + 1) // 2)
+    squares, heavy, pull, within = half, half, np.zeros(d), np.zeros((2, d))
+    try:
+        sums = rows_of(client, got.rows).begin()
+        squares, heavy, pull, within = pack(sums[0]), pack(sums[1]), *sums[2:]
+    except BadRow as bad:
+        if not fault:
+            raise
+        fault["fault"] = bad.found
+    rows = {"squares": squares, "heavy": heavy, "pull": pull, "within": within, **fault}
+    return Sent(rows=rows)
 
 
 def likelihood(client: MixedModelClient, got: Got) -> Sent:

@@ -63,6 +63,7 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
             "basis": floats("K", "P", "K"),
             "around": floats("P", "K"),
             "weights": floats("P"),
+            "offset": floats("P"),
             "shape": floats(),
         },
         options={

@@ -36,7 +36,12 @@ from corsage.solvers.known_clusters.variances.identified import (
 from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, FULL, ONE
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort, Present
 from corsage.strategies.known_clusters.clusters.strengths import AUTO
-from corsage.strategies.known_clusters.coins.conversation import Request, ask_each, check_enough
+from corsage.strategies.known_clusters.coins.conversation import (
+    Answer,
+    Request,
+    ask_each,
+    check_enough,
+)
 from corsage.strategies.known_clusters.coins.impossible import jets_fault
 from corsage.strategies.known_clusters.likelihood_outcome import Outcome
 from corsage.strategies.known_clusters.likelihood_search import LikelihoodState, unpacked
@@ -150,6 +155,7 @@ class Likelihood:
         replies = yield asked
         check_enough(self.job, number, replies)
         answers = {name: asked.found.get(name, []) for name in present.names}
+        self.check_rows([answer for own in answers.values() for answer in own])
         heard = [answer.cohort.name for own in answers.values() for answer in own]
         if not heard:
             return replies
@@ -188,7 +194,28 @@ class Likelihood:
             "pull": np.zeros(self.d),
             "within": np.zeros((2, self.d)),
         }
-        return Request(cohort, self.told(), {"ask": "likelihood-begin"}, template)
+        if self.job.members.at_home:
+            template["fault"] = np.zeros(4)
+        rows = {"w": self.state.model, **self.told()}
+        if self.keys.offset_column:
+            place = self.columns[self.keys.offset_column]
+            rows["offset"] = in_its_unit(self.units.matrix, place)
+        return Request(cohort, rows, {"ask": "likelihood-begin"}, template)
+
+    def check_rows(self, answers: list[Answer]) -> None:
+        """Refuse rows that the family does not have, of users that are at home."""
+        for answer in answers:
+            rule, place, row, value = answer.rows.get("fault", np.zeros(4))
+            if not rule:
+                continue
+            what, wanted = attached("families").rules(self.job.loss)[int(rule) - 1]
+            prepared = self.job.agreed.preparation
+            label = "label" if prepared is None else prepared.label.name
+            named = {"label": label, **{key[:6]: name for key, name in self.keys.held.items()}}
+            raise ConfigError(
+                f"user {answer.cohort.users[int(place)]}, training row {int(row) + 1}: "
+                f"{named[what]} is {value:.6g}; {what}s of loss={self.job.loss} are {wanted}."
+            )
 
     def question(self, cohort: Cohort) -> Request:
         """The question for a likelihood with its derivatives."""

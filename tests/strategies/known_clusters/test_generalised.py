@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 
 import corsage
 from corsage.core.arrays import Array, Arrays, Floats, Ints
-from corsage.core.errors import CorsageError
+from corsage.core.errors import ConfigError, CorsageError
 from corsage.solvers.known_clusters.mixed_model import pack
 from corsage.strategies.known_clusters.coins.impossible import jets_fault
 from corsage.strategies.rounds.base import Result
@@ -269,7 +269,7 @@ def test_users_that_differ_without_end_are_named(tmp_path: Path) -> None:
         ({"loss": "squared", "offset_column": "x1"}, "not loss=squared"),
         ({"loss": "binomial"}, "shares of successes from 0 to 1"),
         ({"loss": "poisson", "known_gamma": "2"}, "loss=poisson: by its likelihood alone"),
-        ({"loss": "poisson", "weight_column": "x0"}, "weights are numbers above 0"),
+        ({"loss": "poisson", "weight_column": "x0"}, "x0 is .* weights of .* are numbers above 0"),
         (
             {"loss": "poisson", "mixed_random": "all", "mixed_likelihood": "quadrature"},
             "quadrature",
@@ -281,6 +281,27 @@ def test_mistakes_end_in_a_line(keys: dict[str, Any], words: str, tmp_path: Path
     path = file_of(tmp_path, x, y.astype(float), user)
     with pytest.raises(CorsageError, match=words):
         fitted(path, **keys)
+
+
+@pytest.mark.parametrize(
+    "keys, wrong, words",
+    [
+        ({"loss": "poisson"}, -2, r"y is -2; labels .* counts \(0, 1"),
+        ({"loss": "gamma"}, 0, "y is 0; labels of loss=gamma are numbers above 0"),
+        ({"loss": "binomial", "weight_column": "x0"}, 0.3, "y is 0.3; .* whole successes"),
+        ({"loss": "binomial", "weight_column": "x1"}, 0.0, r"x1 is 2.5; .* trials \(1, 2"),
+        ({"loss": "poisson", "offset_column": "x1"}, 1.0, "x1 is 900; offsets .* exposures"),
+    ],
+)
+def test_a_row_that_a_family_has_not_is_named_before_anything_is_fitted(
+    keys: dict[str, Any], wrong: float, words: str, tmp_path: Path
+) -> None:
+    user, y = np.arange(12) // 4, np.full(12, 1.0)
+    x = np.column_stack([np.full(12, 4.0), np.full(12, 2.0)])
+    y[6] = wrong
+    x[6, 1] = 900.0 if "offset_column" in keys else 2.5
+    with pytest.raises(ConfigError, match="^user 1, training row 3: " + words):
+        fitted(file_of(tmp_path, x, y, user), **keys)
 
 
 def test_models_predict_means(tmp_path: Path) -> None:
