@@ -191,7 +191,7 @@ FAMILIES = {one.name: one for one in (BERNOULLI, BINOMIAL, POISSON, NEGATIVE_BIN
 
 
 def rules(loss: str) -> list[tuple[str, str]]:
-    """What of a row is looked at, and what it must be; in the order of `broken`."""
+    """Parts of a row, and what they must be; in the order of `broken`."""
     found = [("label", FAMILIES[loss].wants), ("weight", "numbers above 0"), ("offset", OFFSETS)]
     if loss == "binomial":
         found += [

@@ -95,6 +95,19 @@ LIFTS = {
         "core/families",
         "pfedme",
     ),
+    "likelihood": Lift(
+        (
+            *(
+                f"strategies/known_clusters/likelihood_{n}.py"
+                for n in ("rounds", "search", "outcome")
+            ),
+            "clients/known_clusters/likelihood.py",
+            "solvers/known_clusters/generalised",
+        ),
+        "strategy=mixed-model dataset=hierarchical loss=poisson",
+        "strategies/known_clusters/likelihood_rounds",
+        "mixed-model",
+    ),
     "together": Lift(("networks/together",), "", "", "apfl"),
 }
 

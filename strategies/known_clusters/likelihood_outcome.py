@@ -78,11 +78,7 @@ class Outcome:
     @cached_property
     def models(self) -> list[Floats]:
         """Those of the units of all levels, from the clusters up to that of all (k, d)."""
-        found = [self.design.theta(self.psi)[None]]
-        for level in range(len(self.effects), 0, -1):
-            own = self.effects[level - 1] @ self.roots[level].T
-            found.append(found[-1][self.search.parents[level - 1]] + own)
-        return found[::-1]
+        return self.design.centres(self.psi, self.effects, self.search.parents)
 
     def as_shape(self, kind: str) -> Floats:
         """The parameters of another shape from which its search begins."""

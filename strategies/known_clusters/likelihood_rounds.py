@@ -187,13 +187,8 @@ class Likelihood:
 
     def first(self, cohort: Cohort) -> Request:
         """The question for the sums of squares that a search begins with."""
-        half = np.zeros(self.d * (self.d + 1) // 2)
-        template = {
-            "squares": half,
-            "heavy": half,
-            "pull": np.zeros(self.d),
-            "within": np.zeros((2, self.d)),
-        }
+        d, half = self.d, np.zeros(self.d * (self.d + 1) // 2)
+        template = {"squares": half, "heavy": half, "pull": half[:d], "within": np.zeros((2, d))}
         if self.job.members.at_home:
             template["fault"] = np.zeros(4)
         rows = {"w": self.state.model, **self.told()}
@@ -221,12 +216,8 @@ class Likelihood:
         """The question for a likelihood with its derivatives."""
         found = self.search
         design, psi = self.design, found.ascent.ahead
-        theta, c = design.theta(psi), design.around.shape[1]
-        if c:
-            from corsage.solvers.known_clusters.generalised.joint import centres
-
-            models = centres(design, psi, found.effects, found.parents)[0]
-            theta = models[found.names.index(cohort.cluster)]
+        models, c = design.centres(psi, found.effects, found.parents)[0], design.around.shape[1]
+        theta = models[found.names.index(cohort.cluster)]
         rows = {"w": theta, "tau": design.tau(psi), "basis": design.basis, **self.told()}
         if c:
             rows["around"] = design.around
@@ -361,17 +352,14 @@ class Likelihood:
             self.job.note(
                 f"{NO_TOP}, and there are no errors: it grows for ever along {', '.join(open_)}"
             )
-        if not rest and generalised.bound:
-            self.job.note(AT_BOUND)
         generalised.tried = tried
         if not rest:
+            if generalised.bound:
+                self.job.note(AT_BOUND)
             self.keep(replace(found, tried=tried))
             return
-        ascent = Ascent(outcome.as_shape(rest[0]))
-        effects = outcome.effects
-        self.keep(
-            replace(found, kinds=rest, tried=tried, ascent=ascent, effects=effects, settling=0)
-        )
+        ascent, v = Ascent(outcome.as_shape(rest[0])), outcome.effects
+        self.keep(replace(found, kinds=rest, tried=tried, ascent=ascent, effects=v, settling=0))
 
     def outcome(self) -> Outcome:
         """The parameters at the best place, as a run holds them."""

@@ -113,7 +113,7 @@ class LikelihoodState:
 
     def advanced(self, jets: Jets, design: Design) -> LikelihoodState:
         """The search after an exchange."""
-        from corsage.solvers.known_clusters.generalised.joint import centres, integrated
+        from corsage.solvers.known_clusters.generalised.joint import integrated
 
         found = self
         if not self.effects:
@@ -121,7 +121,7 @@ class LikelihoodState:
             ascent = found.ascent.look(float(one.value[0]), one.slope[0], one.bend[0])
             return replace(found, ascent=ascent, value=jets.value)
         psi = found.ascent.ahead
-        models = centres(design, psi, found.effects, found.parents)[0]
+        models = design.centres(psi, found.effects, found.parents)[0]
         place = np.concatenate([models, np.tile(design.tau(psi), (len(models), 1))], 1)
         here = integrated(design, jets, place, found.effects, found.parents, psi)
         if here.gap > MOST_GAP and found.settling < MOST_SETTLING:

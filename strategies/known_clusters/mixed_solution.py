@@ -40,7 +40,6 @@ from corsage.strategies.known_clusters.estimation import VarianceEstimation
 from corsage.strategies.known_clusters.own_sums import TRAVELLED, OwnSums
 from corsage.strategies.known_clusters.units import (
     FAMILY_LOSSES,
-    LIKELIHOOD,
     Units,
     held_columns,
     varying,
@@ -100,11 +99,6 @@ class MixedSolution:
         rounds = attached("likelihood")
         found: Likelihood = rounds.Likelihood(self.job, self.keys, self.state, self.varies)
         return found
-
-    @property
-    def likely(self) -> bool:
-        """True if variances are found by the marginal likelihood."""
-        return self.state.estimates.way == LIKELIHOOD
 
     @property
     def held(self) -> dict[str, int]:
@@ -172,7 +166,7 @@ class MixedSolution:
         if self.job.loss in FAMILY_LOSSES:
             self.likelihood.decide(self.present)
         self.own_sums.decide(self.present)
-        if self.likely:
+        if self.state.estimates.likely:
             replies = yield from self.likelihood.round(self.present, number)
         elif self.own_sums.on:
             replies = yield from self.own_sums.round(self.present, number)
@@ -328,7 +322,7 @@ class MixedSolution:
     def _rows(self, cohort: Cohort) -> Arrays:
         """w_j, gamma_j of the sums that it came from, and of the next ones."""
         if self.state.estimates.covariance.kinds:
-            way = self.likelihood if self.likely else self.own_sums
+            way = self.likelihood if self.state.estimates.likely else self.own_sums
             return way.rows(cohort)
         state, place = self.state, self.state.place(cohort.cluster)
         own = tied(state.strengths.typical_gamma(cohort), self.size, self.varies)

@@ -31,17 +31,6 @@ class Integrated(NamedTuple):
     curved: list[Floats]
 
 
-def centres(
-    design: Design, psi: Floats, effects: list[Floats], parents: list[Ints]
-) -> list[Floats]:
-    """The models of the units of all levels, from the clusters up to that of all (k, d)."""
-    found = [design.theta(psi)[None]]
-    for level in range(len(effects), 0, -1):
-        own = effects[level - 1] @ design.root(psi, level).T
-        found.append(found[-1][parents[level - 1]] + own)
-    return found[::-1]
-
-
 def integrated(
     design: Design,
     jets: Jets,
@@ -54,7 +43,7 @@ def integrated(
 
     `parents`: of each level's units the units above.
     """
-    models, last = centres(design, psi, effects, parents), len(effects) - 1
+    models, last = design.centres(psi, effects, parents), len(effects) - 1
     found, place, gap = Jet(*(torch.from_numpy(np.array(part)) for part in jets)), asked, 0.0
     steps, curved, d = list[tuple[_Level, Tensor, Tensor]](), list[Floats](), len(design.start)
     for level, before in enumerate(effects):
@@ -143,7 +132,7 @@ class _Level:
         return self.quadratics(at)[:, 0] - self.effect(at).square().sum(1) / 2
 
     def parts(self, at: Tensor, last: bool) -> tuple[Tensor, list[Tensor]]:
-        """What is largest in v, and the functions of the units above; of the `last` level one."""
+        """A function that is largest in v, and those of the units above; of the `last` one."""
         values, root, c = self.quadratics(at), self.root(at), self.design.around.shape[1]
         joint = values[:, 0] - self.effect(at).square().sum(1) / 2
         upper = np.triu_indices(c)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from corsage.core.arrays import Bools, Floats
+from corsage.core.arrays import Bools, Floats, Ints
 
 NODES = 15
 """Nodes of the quadrature: as many as lme4's nAGQ=15."""
@@ -89,6 +89,14 @@ class Design:
     def theta(self, psi: Floats) -> Floats:
         """The model of all."""
         return np.asarray(self.matrix @ psi[: self.free] + self.start)
+
+    def centres(self, psi: Floats, effects: list[Floats], parents: list[Ints]) -> list[Floats]:
+        """The models of the units of all levels, from the clusters up to that of all (k, d)."""
+        found = [self.theta(psi)[None]]
+        for level in range(len(effects), 0, -1):
+            own = effects[level - 1] @ self.root(psi, level).T
+            found.append(found[-1][parents[level - 1]] + own)
+        return found[::-1]
 
     def tau(self, psi: Floats) -> Floats:
         """The users' numbers, the shape last."""

@@ -206,7 +206,7 @@ def untold_by_sums(
     intercept: bool,
     scatter: bool,
 ) -> list[Reasons]:
-    """What `untold` says, as far as sums over units tell it: of families other than Gauss's.
+    """The same as `untold`, as far as sums over units tell it: of families other than Gauss's.
 
     `squares` is X'X of all. Without `scatter` rows have none of their own: there is one a user.
     """

@@ -9,7 +9,7 @@ import torch
 from corsage.core.arrays import Floats, Ints
 from corsage.core.families import FAMILIES
 from corsage.solvers.known_clusters.generalised.ascent import Ascent
-from corsage.solvers.known_clusters.generalised.joint import Integrated, centres, integrated
+from corsage.solvers.known_clusters.generalised.joint import Integrated, integrated
 from corsage.solvers.known_clusters.generalised.levels import NODES, Design, Jets
 from corsage.solvers.known_clusters.generalised.rows import Rows
 from corsage.solvers.known_clusters.generalised.shapes import layouts
@@ -91,7 +91,7 @@ def test_levels_above_are_the_joint_laplace_approximation_with_its_derivatives(l
 
     def at(psi: Floats, effects: list[Floats], looks: int = 2) -> Integrated:
         for _ in range(looks):
-            theta, tau = centres(design, psi, effects, parents)[0], design.tau(psi)
+            theta, tau = design.centres(psi, effects, parents)[0], design.tau(psi)
             parts = [
                 own.jets(w, tau, basis, around, 0) for own, w in zip(blocks, theta, strict=True)
             ]
