@@ -66,7 +66,7 @@ class Design:
     @property
     def free(self) -> int:
         """The number of free coefficients."""
-        return self.matrix.shape[1]
+        return int(self.matrix.shape[1])
 
     @property
     def own(self) -> int:
