@@ -106,7 +106,7 @@ LIFTS = {
         ),
         "strategy=mixed-model dataset=hierarchical loss=poisson",
         "strategies/known_clusters/likelihood_rounds",
-        "mixed-model",
+        "exact-cluster",
     ),
     "together": Lift(("networks/together",), "", "", "apfl"),
 }

@@ -16,7 +16,7 @@ import numpy as np
 
 from corsage.core.arrays import Arrays, Floats
 from corsage.core.messages.replies import Replies
-from corsage.core.registry import attached
+from corsage.core.registry import LIKELIHOODS, attached
 from corsage.solvers.known_clusters.mixed_model import Centres, ClusterSums, centres
 from corsage.solvers.known_clusters.newton_rounds import EXACT, NEWTON, change
 from corsage.solvers.known_clusters.variances.covariance import Covariances, covariances
@@ -38,12 +38,7 @@ from corsage.strategies.known_clusters.coins.conversation import (
 from corsage.strategies.known_clusters.coins.impossible import step_fault
 from corsage.strategies.known_clusters.estimation import VarianceEstimation
 from corsage.strategies.known_clusters.own_sums import TRAVELLED, OwnSums
-from corsage.strategies.known_clusters.units import (
-    FAMILY_LOSSES,
-    Units,
-    held_columns,
-    varying,
-)
+from corsage.strategies.known_clusters.units import Units, held_columns, varying
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
@@ -163,7 +158,9 @@ class MixedSolution:
         """One exchange of sums, and the server's step; at the end models are delivered."""
         self.present.need_somebody(number)
         replies = None
-        if self.job.loss in FAMILY_LOSSES:
+        keys, loss = self.keys, self.job.loss
+        asked = keys.both_estimated or keys.mixed_likelihood != AUTO or self.held
+        if loss in LIKELIHOODS or (loss == "logistic" and asked):
             self.likelihood.decide(self.present)
         self.own_sums.decide(self.present)
         if self.state.estimates.likely:
