@@ -188,7 +188,7 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
         """argmin f_i(w_j + L u) + |u|^2/2, from theta on."""
         root, w = rows["root"], np.asarray(rows["w"], np.float64)
         if "shape" in rows:
-            return marginal().modes(self, rows)
+            return np.asarray(marginal().modes(self, rows))
         if kind == EXACT:
             now = self.quadratics(theta, kind)
             return rooted_models(now.a, now.b, root, np.broadcast_to(w, theta.shape))

@@ -68,7 +68,7 @@ class Outcome:
     @property
     def aic(self) -> float:
         """Akaike's criterion."""
-        return 2.0 * (len(self.psi) - self.design.dead.sum() - self.ascent.value)
+        return 2.0 * (len(self.psi) - int(self.design.dead.sum()) - self.ascent.value)
 
     @cached_property
     def roots(self) -> list[Floats]:

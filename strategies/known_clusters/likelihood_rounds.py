@@ -267,7 +267,7 @@ class Likelihood:
         everybody = np.zeros(1, np.int64)
         parents = [one.parent for one in tree_levels(everybody, present.names, levels[1:])[1:]]
         held = self.held(sums, parents, present, standard)
-        told = [1.0 - np.isin(which, [*own]) for own in held]
+        told: list[Floats] = [1.0 - np.isin(which, [*own]).astype(np.float64) for own in held]
         kinds = self.kinds(len(which), int(free.sum()), len(levels))
         inner = FIRST_DEVIATION * np.eye(len(which))
         tau = [numbers_of(kinds[0], inner) for _ in told]

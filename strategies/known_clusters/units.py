@@ -136,10 +136,10 @@ def held_columns(job: Job, columns: Mapping[str, str], d: int) -> dict[str, int]
         if not name:
             continue
         if name not in (names := Units.of(job, d).names[:-1]):
-            columns = places_by_column(job, d)
-            why = "the input has no column of that name." + nearest(name, columns)
+            known = places_by_column(job, d)
+            why = "the input has no column of that name." + nearest(name, known)
             words = "it is a column of words; numbers are wanted."
-            raise ConfigError(f"{key}={name}: {words if name in columns else why}")
+            raise ConfigError(f"{key}={name}: {words if name in known else why}")
         if job.loss not in FAMILY_LOSSES:
             losses = ", ".join(FAMILY_LOSSES)
             raise ConfigError(f"{key}={name}: for loss={losses}, not loss={job.loss}.")
