@@ -19,7 +19,7 @@ from corsage.app.local_grid import LocalGrid
 from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.mixed_reference import Reference, reference
 from corsage.benchmarks.schools import pupils
-from corsage.core.arrays import Floats, Ints
+from corsage.core.arrays import Array, Floats, Ints
 from corsage.core.configuration.config import Config
 from corsage.strategies import strategy_class
 
@@ -32,7 +32,7 @@ class Schools(NamedTuple):
     x: Floats
     y: Floats
     school: Ints
-    sector: Ints
+    sector: Array
 
 
 def schools() -> Schools:

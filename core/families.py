@@ -22,8 +22,17 @@ SMALLEST = 1e-37
 """The least mean, or label, of which a logarithm is taken; a float32, too."""
 LEAST_CHANCE = 1e-12
 """The same of a share."""
+SHARE_ROUNDING = 1e-3
+"""Shares of successes may be rounded to three digits: they are of whole numbers all the same."""
+MOST_OFFSET = 300.0
+"""The logarithm of an exposure that a double can hold, with room for scores beside it."""
+OFFSETS = f"logarithms of exposures, from -{MOST_OFFSET:g} to {MOST_OFFSET:g}"
 MOST_SHAPE = 25.0
 """Logarithm of a shape: of larger ones rounding is all that tells them apart."""
+
+
+LIKE_POISSON = 1e8
+"""A size of the negative binomial from which on it is next to Poisson's."""
 
 
 class Row(NamedTuple):
@@ -114,14 +123,17 @@ def _gamma(u: Tensor, row: Row) -> Tensor:
 
 def _negative_binomial(u: Tensor, row: Row) -> Tensor:
     """Of a size k: the variance is mean + mean^2/k."""
-    y, k, away = row.y, row.shape.exp(), u - row.shape
-    constant = torch.lgamma(y + k) - torch.lgamma(k) - torch.lgamma(y + 1)
-    return row.weight * (constant + y * away - (y + k) * F.softplus(away))
+    y, shape = row.y, row.shape.clamp(max=MOST_SHAPE)
+    k, away = shape.exp(), u - shape
+    near = y * (y - 1) / (2 * k) + y * shape  # Poisson's: logarithms of k! would be rounding
+    rising = torch.where(k > LIKE_POISSON, near, torch.lgamma(y + k) - torch.lgamma(k))
+    return row.weight * (rising - torch.lgamma(y + 1) + y * away - (y + k) * F.softplus(away))
 
 
 def _negative_binomial_curvature(u: Tensor, row: Row) -> Tensor:
-    away = u - row.shape
-    return row.weight * (row.y + row.shape.exp()) * torch.sigmoid(away) * torch.sigmoid(-away)
+    shape = row.shape.clamp(max=MOST_SHAPE)
+    away = u - shape
+    return row.weight * (row.y + shape.exp()) * torch.sigmoid(away) * torch.sigmoid(-away)
 
 
 POISSON_LOSS = _deviance(
@@ -160,7 +172,7 @@ POISSON = Family(
     lambda u, row: row.weight * (row.y * u - torch.exp(u) - torch.lgamma(row.y + 1)),
     lambda u, row: row.weight * torch.exp(u),
     lambda mean, shape: mean, lambda y, weight: y + 0.1,
-    lambda y: (y >= 0) & (y == y.round()), "counts: 0, 1, 2, ...",
+    lambda y: (y >= 0) & (y == y.round()), "counts (0, 1, 2, ...)",
 )  # fmt: skip
 NEGATIVE_BINOMIAL = Family(
     ScalarLoss(**{**vars(POISSON_LOSS), "name": "negative-binomial"}),
@@ -176,3 +188,29 @@ GAMMA = Family(
 )  # fmt: skip
 
 FAMILIES = {one.name: one for one in (BERNOULLI, BINOMIAL, POISSON, NEGATIVE_BINOMIAL, GAMMA)}
+
+
+def rules(loss: str) -> list[tuple[str, str]]:
+    """Parts of a row, and what they must be; in the order of `broken`."""
+    found = [("label", FAMILIES[loss].wants), ("weight", "numbers above 0"), ("offset", OFFSETS)]
+    if loss == "binomial":
+        found += [
+            ("weight", "trials (1, 2, ...)"),
+            ("label", "whole successes over the trials of weight-column"),
+        ]
+    return found
+
+
+def broken(
+    family: Family, y: Tensor, weight: Tensor, offset: Tensor
+) -> list[tuple[Tensor, Tensor]]:
+    """Of each rule the rows that break it, and the values that they have."""
+    hits, room = weight * y, SHARE_ROUNDING * weight.clamp(min=1.0)
+    found = [
+        (~family.takes(y), y),
+        (~(weight > 0), weight),
+        (~(offset.abs() <= MOST_OFFSET), offset),
+        ((weight - weight.round()).abs() > room, weight),
+        ((hits - hits.round()).abs() > room, y),
+    ]
+    return found[: len(rules(family.name))]

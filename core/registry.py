@@ -137,6 +137,8 @@ ATTACHED: dict[str, str] = {
     "cut": "networks.cut",
     "devices": "strategies.devices.devices",
     "families": "core.families",
+    "likelihood": "strategies.known_clusters.likelihood_rounds",
+    "likelihood at home": "clients.known_clusters.likelihood",
     "objective": "networks.training_objective",
     "own models": "networks.own_models",
     "outcomes": "clients.parts.outcomes",

@@ -119,6 +119,19 @@ LIFTS = {
         "lg-fedavg",
     ),
     "wrappers": Lift(("strategies/rounds/wrappers.py",), "", "", "fedamp"),
+    "likelihood": Lift(
+        (
+            *(
+                f"strategies/known_clusters/likelihood_{n}.py"
+                for n in ("rounds", "search", "outcome")
+            ),
+            "clients/known_clusters/likelihood.py",
+            "solvers/known_clusters/generalised",
+        ),
+        "strategy=mixed-model dataset=hierarchical loss=poisson",
+        "strategies/known_clusters/likelihood_rounds",
+        "exact-cluster",
+    ),
     "together": Lift(("networks/together",), "", "", "apfl"),
 }
 

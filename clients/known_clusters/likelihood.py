@@ -10,9 +10,7 @@ import torch
 from corsage.clients.base import Got, Sent
 from corsage.core.arrays import Arrays, Floats
 from corsage.core.errors import UserError
-from corsage.core.families import FAMILIES
-from corsage.core.messages.asked import floats
-from corsage.core.messages.fields import Whole
+from corsage.core.families import FAMILIES, broken, rules
 from corsage.networks.batches import Examples
 from corsage.solvers.known_clusters.generalised.rows import Rows
 from corsage.solvers.known_clusters.mixed_model import pack
@@ -21,14 +19,13 @@ from corsage.solvers.known_clusters.newton_rounds import newton_message
 if TYPE_CHECKING:
     from corsage.clients.known_clusters.mixed_model import MixedModelClient
 
-LIKELIHOOD_ROWS = {
-    "tau": floats("K"),
-    "basis": floats("K", "P", "K"),
-    "around": floats("P", "K"),
-    "weights": floats("P"),
-    "shape": floats(),
-}
-LIKELIHOOD_OPTIONS = {"nodes": Whole(0, 25)}
+
+class BadRow(UserError):
+    """A row that its family does not have: which rule it breaks, whose it is, and what it has."""
+
+    def __init__(self, user: str, words: str, found: tuple[float, ...]) -> None:
+        super().__init__(user, "train", words)
+        self.found = np.array(found, np.float64)
 
 
 def rows_of(client: MixedModelClient, sent: Arrays, told: bool = False) -> Rows:
@@ -36,23 +33,32 @@ def rows_of(client: MixedModelClient, sent: Arrays, told: bool = False) -> Rows:
 
     `told`: as what is sent is of them, and of users with enough.
     """
-    weights = sent.get("weights")
+    weights, offset = (sent.get(name) for name in ("weights", "offset"))
+    told = told and client.floor >= 2
 
     def made() -> Rows:
         data = told_of(client) if told else client.train_data(client.limits)
         x = data.x.flatten(1).double().cpu()
         if client.task.model.intercept:
             x = torch.cat([x, x.new_ones(len(x), 1)], 1)
-        y, weight = data.y.double().cpu(), x.new_ones(len(x))
+        y, weight, away = data.y.double().cpu(), x.new_ones(len(x)), x.new_zeros(len(x))
         if weights is not None:
             weight = x @ torch.from_numpy(np.asarray(weights, np.float64))
+        if offset is not None:
+            away = x @ torch.from_numpy(np.asarray(offset, np.float64))
         family = FAMILIES[client.network.criterion.name]
-        wanted = f"labels of loss={family.name} are {family.wants}"
-        check(client, family.takes(y), wanted, data.sizes)
-        check(client, weight > 0, "weights are numbers above 0", data.sizes)
+        known = broken(family, y, weight, away)
+        for rule, (wrong, values) in enumerate(known[:3] if told else known):  # means are no trials
+            if bool(wrong.any()):
+                row, ends = int(wrong.nonzero()[0]), np.cumsum(data.sizes)
+                place = int(np.searchsorted(ends, row, "right"))
+                own = row - int(ends[place] - data.sizes[place])
+                user = int(np.flatnonzero(client.shared.some)[place]) if told else place
+                what, wanted = rules(family.name)[rule]
+                words = f"row {own + 1}: {what}s of loss={family.name} are {wanted}"
+                raise BadRow(client.users[user], words, (1 + rule, user, own, values[row].item()))
         return Rows(family, x, y, weight, data.sizes)
 
-    told = told and client.floor >= 2
     key = "likelihood", told and client.floor, None if weights is None else weights.tobytes()
     return client.prepared(key, made)
 
@@ -67,18 +73,20 @@ def told_of(client: MixedModelClient) -> Examples:
     return Examples(data.x[rows], data.y[rows], data.sizes[some])
 
 
-def check(client: MixedModelClient, fit: torch.Tensor, wanted: str, sizes: np.ndarray) -> None:
-    """Refuse a user with a row that does not fit, in a line."""
-    if not bool(fit.all()):
-        row = int((~fit).nonzero()[0])
-        user = client.users[int(np.searchsorted(np.cumsum(sizes), row, "right"))]
-        raise UserError(user, "train", f"{wanted}; a row has something else")
-
-
 def begin(client: MixedModelClient, got: Got) -> Sent:
-    """The sums that a search begins with."""
-    squares, heavy, pull = rows_of(client, got.rows, told=True).begin()
-    return Sent(rows={"squares": pack(squares), "heavy": pack(heavy), "pull": pull})
+    """The sums that a search begins with; in a simulation also a row that does not fit."""
+    d, fault = len(got.rows["w"]), {"fault": np.zeros(4)} if client.at_home else {}
+    half = np.zeros(d * (d + 1) // 2)
+    squares, heavy, pull, within = half, half, np.zeros(d), np.zeros((2, d))
+    try:
+        sums = rows_of(client, got.rows, told=True).begin()
+        squares, heavy, pull, within = pack(sums[0]), pack(sums[1]), *sums[2:]
+    except BadRow as bad:
+        if not fault:
+            raise
+        fault["fault"] = bad.found
+    rows = {"squares": squares, "heavy": heavy, "pull": pull, "within": within, **fault}
+    return Sent(rows=rows)
 
 
 def likelihood(client: MixedModelClient, got: Got) -> Sent:

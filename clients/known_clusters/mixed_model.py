@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 
 from corsage.clients.base import Got, Models, Sent
 from corsage.clients.convex import Answer
-from corsage.clients.known_clusters import likelihood
 from corsage.clients.known_clusters.floored import FlooredClient
 from corsage.core.arrays import Array, Arrays, Floats
 from corsage.core.messages.asked import Takes, floats
 from corsage.core.messages.encoding import as_sent
-from corsage.core.messages.fields import Flag, Listed, OneOf, Real, Text
+from corsage.core.messages.fields import Flag, Listed, OneOf, Real, Text, Whole
+from corsage.core.registry import attached
 from corsage.networks.batches import Examples
 from corsage.solvers.known_clusters.absorbed import rooted_models, rooted_prediction
 from corsage.solvers.known_clusters.mixed_model import ClusterSums, pack, personal, unpack
@@ -59,7 +59,12 @@ class MixedModelClient(FlooredClient):
             "covariance": floats("P", "P"),
             "map": floats("P", "P"),
             "root": floats("P", "P"),
-            **likelihood.LIKELIHOOD_ROWS,
+            "tau": floats("K"),
+            "basis": floats("K", "P", "K"),
+            "around": floats("P", "K"),
+            "weights": floats("P"),
+            "offset": floats("P"),
+            "shape": floats(),
         },
         options={
             "ask": Text(40),
@@ -69,7 +74,7 @@ class MixedModelClient(FlooredClient):
             "as": OneOf((EXACT, NEWTON, ABOVE)),
             "next": OneOf((EXACT, NEWTON, ABOVE)),
             "ratios": Listed(Real(0), 100),
-            **likelihood.LIKELIHOOD_OPTIONS,
+            "nodes": Whole(0, 25),
         },
         at_home=("each",),
         squares=100,
@@ -83,8 +88,8 @@ class MixedModelClient(FlooredClient):
             "deliver": self.deliver,
             "reml": self.likelihood_sums,
             "summary": self.summary,
-            "likelihood-begin": partial(likelihood.begin, self),
-            "likelihood": partial(likelihood.likelihood, self),
+            "likelihood-begin": lambda got: marginal().begin(self, got),
+            "likelihood": lambda got: marginal().likelihood(self, got),
         }
 
     def step(self, got: Got) -> Sent:
@@ -135,13 +140,13 @@ class MixedModelClient(FlooredClient):
         theta = np.asarray(self.models(got).whole, np.float64)
         exact, centre = self.network.criterion.name == "squared", got.rows["w"]
         if "shape" in got.rows:
-            now = Quadratics(*likelihood.curved(self, theta, got.rows))
+            now = Quadratics(*marginal().curved(self, theta, got.rows))
         else:
             now = self.quadratics(theta, EXACT if exact else NEWTON)
         rank = np.linalg.matrix_rank(now.a, hermitian=True)
         square = 2 * self.losses.value(self.tensor(theta)).sum().item() if exact else 0.0
         if "shape" in got.rows:
-            square = likelihood.pearson(self, theta, got.rows)
+            square = marginal().pearson(self, theta, got.rows)
         elif "root" not in got.rows:
             square += held_back(theta - centre, self.ties(got.rows["gamma"]))
         sums: dict[str, Array] = {"square": np.array(square), "rank": np.array(float(rank.sum()))}
@@ -185,7 +190,7 @@ class MixedModelClient(FlooredClient):
         """argmin f_i(w_j + L u) + |u|^2/2, from theta on."""
         root, w = rows["root"], np.asarray(rows["w"], np.float64)
         if "shape" in rows:
-            return likelihood.modes(self, rows)
+            return np.asarray(marginal().modes(self, rows))
         if kind == EXACT:
             now = self.quadratics(theta, kind)
             return rooted_models(now.a, now.b, root, np.broadcast_to(w, theta.shape))
@@ -310,6 +315,11 @@ class MixedModelClient(FlooredClient):
         gamma = np.tile(rows["gamma"], (n, 1))
         sums = laplace_sums(now.a, now.b, gamma, centre, sure, np.zeros(n, np.int64), 1)
         return np.stack([sums.squares[0], sums.spreads[0]])
+
+
+def marginal() -> Any:
+    """Users' part in a marginal likelihood, which attaches."""
+    return attached("likelihood at home")
 
 
 def packed(own: Quadratics, yy: Floats | None = None) -> Floats:

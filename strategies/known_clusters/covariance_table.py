@@ -98,7 +98,9 @@ class CovarianceTable:
         if self.fit.intervals:
             rows.append(("intervals", self.fit.intervals))
         rows.append(("shapes", self.shapes()))
-        if self.fit.generalised.shape:
+        if self.fit.generalised.bound:
+            rows.append(("the family's shape", "without bound, held there: as loss=poisson"))
+        elif self.fit.generalised.shape:
             rows.append(("the family's shape", f"{np.exp(self.fit.generalised.shape):.5g}"))
         if aic := self.fit.generalised.aic:
             rows.append(("log likelihood", f"{self.fit.loglik:.3f} (AIC {aic:.3f})"))

@@ -43,6 +43,7 @@ from corsage.strategies.known_clusters.coins.conversation import (
 )
 from corsage.strategies.known_clusters.coins.impossible import likelihood_fault
 from corsage.strategies.known_clusters.kept_sums import KeptSums
+from corsage.strategies.known_clusters.units import LIKELIHOOD
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
@@ -161,6 +162,11 @@ class Estimates:
     fitted: LikelihoodFit | None = None
     spread: dict[str, list[float]] = field(default_factory=dict)
     moved: float = 0.0
+
+    @property
+    def likely(self) -> bool:
+        """True if it is the marginal likelihood."""
+        return self.way == LIKELIHOOD
 
     def note(self, level: str, variances: Floats) -> None:
         """A step of EM for the users or the clusters; the users' comes first."""

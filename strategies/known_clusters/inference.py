@@ -24,8 +24,6 @@ from corsage.strategies.known_clusters.clusters.cohorts import Cohort
 from corsage.strategies.known_clusters.coins.conversation import Answer, Request, ask_each
 from corsage.strategies.known_clusters.coins.impossible import summary_fault
 from corsage.strategies.known_clusters.covariance_table import SUMS_OF_SEVERAL
-from corsage.strategies.known_clusters.likelihood_outcome import NO_TOP
-from corsage.strategies.known_clusters.likelihood_rounds import FAMILY_LOSSES
 from corsage.strategies.known_clusters.linear_summary import (
     ClusterEstimate,
     Coefficient,
@@ -36,7 +34,7 @@ from corsage.strategies.known_clusters.linear_summary import (
 )
 from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
 from corsage.strategies.known_clusters.mixed_state import spreads
-from corsage.strategies.known_clusters.units import LATENT
+from corsage.strategies.known_clusters.units import FAMILY_LOSSES, LATENT, NO_TOP
 from corsage.strategies.rounds.turns import Script
 
 MOST_LISTED, MOST_ESTIMATES = 2000, 20_000
@@ -117,11 +115,11 @@ class Inference:
 
     def _dispersion(self, answers: list[Answer]) -> float | None:
         """Pearson's chi^2 over its degrees of freedom, where rows have a variance of their own."""
-        if not self.generalised.how or self.loss == "logistic":
+        if not self.generalised.how or self.generalised.open or self.loss == "logistic":
             return None
         members = self.solution.job.members.everybody
         records = sum(members[user].train for answer in answers for user in answer.cohort.users)
-        free = records - len(self.units.names) + len(self.solution.likelihood.columns)
+        free = records - len(self.units.names) + len(self.solution.held)
         return sum(float(answer.rows["square"]) for answer in answers) / free if free > 0 else None
 
     def _likelihood(self) -> dict[str, Any]:

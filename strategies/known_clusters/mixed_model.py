@@ -48,7 +48,7 @@ from corsage.strategies.known_clusters.mixed_state import (
     MixedModelState,
 )
 from corsage.strategies.known_clusters.neighbours import Neighbours, compared
-from corsage.strategies.known_clusters.units import varying
+from corsage.strategies.known_clusters.units import held_columns, varying
 from corsage.strategies.rounds.algorithm import EVALUATED_AT_ONCE
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.job import Job
@@ -119,6 +119,7 @@ class MixedModel(Strategy[K, MixedModelState]):
         self.clusters.check()
         check_mixed(self.keys, self.config.model, self.job.loss)
         varying(self.job, network.whole.stop, self.keys.mixed_random)
+        held_columns(self.job, self.keys.held, network.whole.stop)
         return MixedModelState.of_size(network.whole.stop)
 
     def shared(self) -> Arrays:

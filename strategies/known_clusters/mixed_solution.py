@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from corsage.core.arrays import Arrays, Floats
 from corsage.core.messages.replies import Replies
+from corsage.core.registry import LIKELIHOODS, attached
 from corsage.solvers.known_clusters.mixed_model import Centres, ClusterSums, centres
 from corsage.solvers.known_clusters.newton_rounds import EXACT, NEWTON, change
 from corsage.solvers.known_clusters.variances.covariance import Covariances, covariances
@@ -40,14 +41,14 @@ from corsage.strategies.known_clusters.coins.conversation import (
 from corsage.strategies.known_clusters.coins.impossible import step_fault
 from corsage.strategies.known_clusters.estimation import VarianceEstimation
 from corsage.strategies.known_clusters.kept_sums import KeptSums
-from corsage.strategies.known_clusters.likelihood_rounds import Likelihood, held_columns
 from corsage.strategies.known_clusters.own_sums import TRAVELLED, OwnSums, note_floor
-from corsage.strategies.known_clusters.units import Units, varying
+from corsage.strategies.known_clusters.units import Units, held_columns, varying
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
 if TYPE_CHECKING:
+    from corsage.strategies.known_clusters.likelihood_rounds import Likelihood
     from corsage.strategies.known_clusters.mixed_state import MixedModelKeys, MixedModelState
 
 SINGLE_CENTRE: Floats = np.array(np.inf)
@@ -90,7 +91,18 @@ class MixedSolution:
         self.exact = job.loss == "squared"
         self.estimation = VarianceEstimation(job, keys, state.estimates)
         self.own_sums = OwnSums(job, keys, state, self.varies)
-        self.likelihood = Likelihood(job, keys, state, self.varies)
+
+    @cached_property
+    def likelihood(self) -> Likelihood:
+        """Rounds of the marginal likelihood, which only losses that have one come to."""
+        rounds = attached("likelihood")
+        found: Likelihood = rounds.Likelihood(self.job, self.keys, self.state, self.varies)
+        return found
+
+    @property
+    def held(self) -> dict[str, int]:
+        """The coefficients of an offset and of weights, which are known, by name."""
+        return held_columns(self.job, self.keys.held, self.size)
 
     @property
     def present(self) -> Present:
@@ -106,7 +118,7 @@ class MixedSolution:
     def varies(self) -> Floats | None:
         """1 for each coefficient that differs between users, else 0 (d,); None: all do."""
         varies = varying(self.job, self.size, self.keys.mixed_random)
-        held = list(held_columns(self.job, self.keys, self.size).values())
+        held = list(self.held.values())
         if not held:
             return varies
         every = np.ones(self.size) if varies is None else varies.copy()
@@ -166,9 +178,12 @@ class MixedSolution:
         """One exchange of sums, and the server's step; at the end models are delivered."""
         self.present.need_somebody(number)
         replies = None
-        self.likelihood.decide(self.present)
+        keys, loss = self.keys, self.job.loss
+        asked = keys.both_estimated or keys.mixed_likelihood != AUTO or self.held
+        if loss in LIKELIHOODS or (loss == "logistic" and asked):
+            self.likelihood.decide(self.present)
         self.own_sums.decide(self.present)
-        if self.likelihood.on:
+        if self.state.estimates.likely:
             replies = yield from self.likelihood.round(self.present, number)
         elif self.own_sums.on:
             replies = yield from self.own_sums.round(self.present, number)
@@ -376,7 +391,7 @@ class MixedSolution:
     def _rows(self, cohort: Cohort) -> Arrays:
         """w_j, gamma_j of the sums that it came from, and of the next ones."""
         if self.state.estimates.covariance.kinds:
-            way = self.likelihood if self.likelihood.on else self.own_sums
+            way = self.likelihood if self.state.estimates.likely else self.own_sums
             return way.rows(cohort)
         state, place = self.state, self.state.place(cohort.cluster)
         own = tied(state.strengths.typical_gamma(cohort), self.size, self.varies)

@@ -24,7 +24,6 @@ from corsage.strategies.known_clusters.clusters.strengths import (
 )
 from corsage.strategies.known_clusters.estimation import Estimates
 from corsage.strategies.known_clusters.kept_sums import KeptSums
-from corsage.strategies.known_clusters.likelihood_search import LikelihoodState
 from corsage.strategies.known_clusters.paths import parents
 
 AVERAGED, WITHHELD = (
@@ -125,6 +124,19 @@ class MixedModelKeys(ClusterKeys):
         "can take one out",
     )
 
+    @property
+    def held(self) -> dict[str, str]:
+        """Columns whose coefficients are held, by the keys that name them."""
+        return {"offset-column": self.offset_column, "weight-column": self.weight_column}
+
+
+@dataclass
+class Search:
+    """A search for the most likely parameters, as only those who are on it can read it."""
+
+    plain: str = ""
+    arrays: dict[str, Array] = field(default_factory=dict)
+
 
 @dataclass
 class MixedModelState:
@@ -167,7 +179,7 @@ class MixedModelState:
     clusters: ClusterNames = field(default_factory=ClusterNames)
     strengths: Strengths = field(default_factory=Strengths)
     estimates: Estimates = field(default_factory=Estimates)
-    likelihood: LikelihoodState | None = None
+    likelihood: Search = field(default_factory=Search)
     sums: KeptSums = field(default_factory=KeptSums)
     aside: Aside = field(default_factory=Aside)
     quadratics: str = ""

@@ -179,7 +179,7 @@ def wanted(solution: MixedSolution) -> bool:
         return False
     at_home = solution.job.members.at_home
     asked = {"simulations": at_home, "always": True, "never": False}
-    alone = solution.job.loss in LIKELIHOODS or bool(solution.likelihood.columns)
+    alone = solution.job.loss in LIKELIHOODS or bool(solution.held)
     return asked[solution.keys.mixed_neighbours] and solution.keys.both_estimated and not alone
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import pi
 
@@ -11,9 +12,14 @@ from corsage.core.arrays import Floats
 from corsage.core.configuration.data_keys import BY_USER
 from corsage.core.errors import ConfigError
 from corsage.core.keys import nearest
+from corsage.core.registry import LIKELIHOODS
 from corsage.core.tables.preparation import Preparation
 from corsage.strategies.rounds.job import Job
 
+FAMILY_LOSSES = ("logistic", *LIKELIHOODS)
+"""Losses that are likelihoods, besides the squared one."""
+LIKELIHOOD, NO_TOP = "likelihood", "the likelihood has no top"
+"""The way of `Estimates` by which variances are found under these; and where they have no best."""
 LATENT = pi**2 / 3
 """The variance of the logistic distribution: what records add to a score."""
 SUM_ROUNDING = 1e-6
@@ -121,6 +127,24 @@ def varying(job: Job, d: int, named: tuple[str, ...]) -> Floats | None:
             )
         found[places[name]] = 1.0
     return None if found.all() else found
+
+
+def held_columns(job: Job, columns: Mapping[str, str], d: int) -> dict[str, int]:
+    """The places of the offset's and the weights' `columns` among the coefficients, by name."""
+    found = dict[str, int]()
+    for key, name in columns.items():
+        if not name:
+            continue
+        if name not in (names := Units.of(job, d).names[:-1]):
+            known = places_by_column(job, d)
+            why = "the input has no column of that name." + nearest(name, known)
+            words = "it is a column of words; numbers are wanted."
+            raise ConfigError(f"{key}={name}: {words if name in known else why}")
+        if job.loss not in FAMILY_LOSSES:
+            losses = ", ".join(FAMILY_LOSSES)
+            raise ConfigError(f"{key}={name}: for loss={losses}, not loss={job.loss}.")
+        found[name] = names.index(name)
+    return found
 
 
 def places_by_column(job: Job, d: int) -> dict[str, list[int]]:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from corsage.core.arrays import Floats, Ints
 from corsage.core.families import SMALLEST, Family, Row
-from corsage.solvers.known_clusters.generalised.jets import Jet, profiled
+from corsage.solvers.known_clusters.generalised.jets import Jet, derivatives, profiled
 from corsage.solvers.known_clusters.generalised.levels import functions_of
 from corsage.solvers.losses.padded import cut, pad
 
@@ -114,11 +114,13 @@ class Block:
         small = -torch.logdet(bent) / 2
         if not around.shape[1]:
             return joint, [joint + small]
+        slope = derivatives(joint, at)[:, :d] @ around
         v = self.x @ around
         cross = heavy.mT @ v
         left = (v * weight[..., None]).mT @ v - cross.mT @ torch.linalg.solve(bent, cross)
         upper = np.triu_indices(around.shape[1])
-        return joint, [joint, small, *(left[:, i, j] for i, j in zip(*upper, strict=True))]
+        curved = (left[:, i, j] for i, j in zip(*upper, strict=True))
+        return joint, [joint, small, *slope.unbind(1), *curved]
 
     def _quadrature(
         self, fixed: Tensor, z: Tensor, u: Tensor, bent: Tensor, row: Row, nodes: int
@@ -177,8 +179,8 @@ class Rows:
         """The sum over all users of jets in psi = (theta, tau); tau's last is the shape, if any.
 
         Of the log marginal likelihood; or if theta is the model of a cluster, in directions
-        `around` (P, c) of which it is yet to be found: of h(u^), of -log|H|/2, and of the curvature
-        of h(u^) in these directions.
+        `around` (P, c) of which it is yet to be found: of h(u^), of -log|H|/2, and of the slope and
+        the curvature of h(u^) in these directions.
         """
         parts = [torch.from_numpy(np.array(part)) for part in (theta, tau, basis, around)]
         place, (q, _, r) = torch.cat(parts[:2]), parts[2].shape
@@ -197,8 +199,11 @@ class Rows:
         found = [sum(each) for each in zip(*total, strict=True)]
         return found[0].numpy(), found[1].numpy(), found[2].numpy()
 
-    def begin(self) -> tuple[Floats, Floats, Floats]:
-        """Sums of X'X, and of X'WX and X'Wz of the first step of iterated least squares."""
+    def begin(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """Sums of X'X, and of X'WX and X'Wz of the first step of iterated least squares.
+
+        And of the squares of columns around their means within users, and of the squares of these.
+        """
         mean = self.family.begin(self.y, self.weight)
         shape = torch.zeros((), dtype=self.x.dtype)
         score = self.family.loss.link(mean)
@@ -207,7 +212,14 @@ class Rows:
         else:
             heavy = self.weight * mean.square() / self.family.variance(mean, shape)
         inner = (self.x * heavy[:, None]).T
-        return (self.x.T @ self.x).numpy(), (inner @ self.x).numpy(), (inner @ score).numpy()
+        sizes = torch.from_numpy(self.sizes)
+        user = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
+        none = self.x.new_zeros(len(sizes), self.x.shape[1])
+        away = self.x - (none.index_add(0, user, self.x) / sizes[:, None])[user]
+        own = none.index_add(0, user, away.square())
+        within = torch.stack([own.sum(0), own.square().sum(0)])
+        sums = self.x.T @ self.x, inner @ self.x, inner @ score, within
+        return sums[0].numpy(), sums[1].numpy(), sums[2].numpy(), sums[3].numpy()
 
     def curved(self, theta: Floats, shape: float = 0.0) -> tuple[Floats, Floats]:
         """Hessians of the users' negative log likelihoods at theta (n, P), and their gradients."""

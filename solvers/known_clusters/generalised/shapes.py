@@ -11,13 +11,17 @@ FIRST_DEVIATION, LEAST_START = 0.5, 0.3
 """Deviations, in standard units, where a search begins: at least so large, as 0 is stationary."""
 
 
-def layouts(kind: str, r: int) -> Floats:
-    """The matrices (q, r, r) of which a root is the sum, each times its number."""
+def layouts(kind: str, r: int, told: Floats | None = None) -> Floats:
+    """The matrices (q, r, r) of which a root is the sum, each times its number.
+
+    They are 0 where coefficients are not `told` (r,): these do not differ.
+    """
+    there = np.ones((r, r)) if told is None else np.outer(told, told)
     if kind == ONE:
-        return np.eye(r)[None]
+        return np.asarray((np.eye(r) * there)[None])
     rows, columns = (np.arange(r),) * 2 if kind == DIAGONAL else np.tril_indices(r)
     found = np.zeros((len(rows), r, r))
-    found[np.arange(len(rows)), rows, columns] = 1.0
+    found[np.arange(len(rows)), rows, columns] = there[rows, columns]
     return found
 
 

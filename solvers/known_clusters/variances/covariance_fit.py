@@ -30,6 +30,7 @@ class Generalised:
     shape : the logarithm of the family's.
     aic : Akaike's criterion, and `tried` that of all shapes of covariances.
     open : what has no best value, as the likelihood grows for ever.
+    bound : whether the shape is at its bound, where the family is another one.
     """
 
     how: str = ""
@@ -37,6 +38,7 @@ class Generalised:
     aic: float = 0.0
     tried: dict[str, float] = field(default_factory=dict)
     open: list[str] = field(default_factory=list)
+    bound: bool = False
 
 
 @dataclass

@@ -42,6 +42,8 @@ ALONE = "it shows in rows of one {} alone, or there are no more rows than coeffi
 ONE_UNIT = "there is one {}"
 A_SUM = "these data tell only the sum of it and {}"
 
+ONE_ROW = "each user has one row, and a class has no scatter of its own"
+
 Reasons = dict[int, str]
 """Why the variances of some coefficients are held at 0, by the numbers of these."""
 
@@ -185,6 +187,60 @@ class Basis:
         wider = np.pad(self.factor, ((0, 0), (0, 1)))
         self.kept, self.factor = [*self.kept, row], np.concatenate([wider, end[None]])
         return None
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the units of a level show of slopes: all that their sums together tell.
+
+    Parameters
+    ----------
+    within : the sum over units of the squares of columns around their means there (d,).
+    twice : the sum over units of the squares of these (d,).
+    units : their number.
+    """
+
+    within: Floats
+    twice: Floats
+    units: int
+
+    @classmethod
+    def of(cls, a: Floats) -> Shown:
+        """From X'X of the units (n, d, d), where the last column is of ones."""
+        inner = np.diagonal(within(Units(a, [])).a, 0, 1, 2)
+        return cls(inner.sum(0), np.square(inner).sum(0), len(a))
+
+
+def untold_by_sums(
+    levels: Sequence[Shown],
+    squares: Floats,
+    varies: Ints,
+    names: Sequence[str],
+    intercept: bool,
+    scatter: bool,
+) -> list[Reasons]:
+    """The same as `untold`, as far as sums over units tell it: of families other than Gauss's.
+
+    `squares` is X'X of all. Without `scatter` rows have none of their own: there is one a user.
+    """
+    found, last = list[Reasons](), len(names) - 1 if intercept else -1
+    units = ["super" * (at - 1) + "cluster" if at else "user" for at in range(len(levels))]
+    for at, (shown, unit) in enumerate(zip(levels, units, strict=True)):
+        below, own = levels[at - 1].units if at else 0, Reasons()
+        few = shown.within <= NOTHING_LEFT * np.diag(squares)
+        alone = shown.twice >= (1 - DEPENDENT) * np.square(shown.within)
+        for c in varies.tolist():
+            slope = intercept and c != last
+            if shown.units == 1:
+                own[c] = ONE_UNIT.format(unit)
+            elif shown.units == below:
+                own[c] = A_SUM.format(f"that of {names[c]} between {units[at - 1]}s")
+            elif c == last and not at and not scatter:
+                own[c] = ONE_ROW
+            elif slope and (few[c] or alone[c]):
+                own[c] = (CONSTANT_WITHIN if few[c] else ALONE).format(unit)
+        found.append(own)
+    return found
 
 
 def untold(tree: Tree, varies: Ints, names: Sequence[str], intercept: bool) -> list[Reasons]:

@@ -83,10 +83,10 @@ def _quadratic_fault(sums: Floats, d: int, exact: bool, counts: Floats) -> str:
     return ""
 
 
-def jets_fault(rows: Arrays, d: int, discrete: bool, two: bool, records: int) -> str:
+def jets_fault(rows: Arrays, d: int, discrete: bool, around: int, records: int) -> str:
     """A log likelihood with its derivatives: of labels that are counted it is at most 0.
 
-    With `two` levels what is summed is concave in the model, and curves as its first function says.
+    Where clusters differ in `around` directions what is summed is concave in the model.
     Of `records` rows of two classes no score has more than one each; 0: that is not known.
     """
     jets = rows["jets"]
@@ -95,9 +95,9 @@ def jets_fault(rows: Arrays, d: int, discrete: bool, two: bool, records: int) ->
         return "its likelihood cannot be: a probability is above 1"
     if records and abs(jets[0, d]) > records * (1 + MATRIX_ROUNDING):
         return f"its likelihood cannot be: it is steeper than {records} records are"
-    if two and not semidefinite(-unpack(jets[0, 1 + m :], m)[:d, :d]):
+    if around and not semidefinite(-unpack(jets[0, 1 + m :], m)[:d, :d]):
         return "its likelihood cannot be: it is not concave"
-    if two and (jets[1, 0] > MATRIX_ROUNDING or jets[2, 0] < -MATRIX_ROUNDING):
+    if around and (jets[1, 0] > MATRIX_ROUNDING or jets[2 + around, 0] < -MATRIX_ROUNDING):
         return "its likelihood cannot be: a curvature has the wrong sign"
     return ""
 

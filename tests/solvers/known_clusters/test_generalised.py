@@ -9,7 +9,7 @@ import torch
 from corsage.core.arrays import Floats, Ints
 from corsage.core.families import FAMILIES
 from corsage.solvers.known_clusters.generalised.ascent import Ascent
-from corsage.solvers.known_clusters.generalised.joint import clusters_likelihood
+from corsage.solvers.known_clusters.generalised.joint import Integrated, integrated
 from corsage.solvers.known_clusters.generalised.levels import NODES, Design, Jets
 from corsage.solvers.known_clusters.generalised.rows import Rows
 from corsage.solvers.known_clusters.generalised.shapes import layouts
@@ -73,36 +73,50 @@ def test_derivatives_are_finite_differences(family: str, nodes: int, levels: int
         assert exact == pytest.approx(np.stack(differences, -1), abs=1e-6)
 
 
-def test_clusters_are_the_joint_laplace_approximation() -> None:
-    """Two users each in three clusters, both with a random intercept and slope: at the mode."""
-    x, y, weight, user = drawn("poisson")
-    cluster = user // 2
+@pytest.mark.parametrize("levels", [1, 2])
+def test_levels_above_are_the_joint_laplace_approximation_with_its_derivatives(levels: int) -> None:
+    """Two users each in four clusters, or these in two units; random intercepts and slopes."""
+    x, y, weight, user = drawn("poisson", 8)
+    parents = (
+        [np.arange(4) // 2, np.zeros(2, int)][2 - levels :] if levels > 1 else [np.zeros(4, int)]
+    )
+    unit = [user // 2, user // 4][:levels]
     inner, around = layouts("full", 2), np.eye(3)[:, 1:]
-    design = Design(
-        np.eye(3), np.zeros(3), np.einsum("pc,kcr->kpr", around, inner), around, inner, False
-    )
-    psi = np.concatenate([THETA, [0.7, 0.2, 0.5], [0.4, -0.3, 0.6]])
-    own, top = design.root(psi), design.above_root(psi)
-    v = np.zeros((3, 2))
-    for _ in range(8):
-        theta = design.theta(psi) + v @ top.T
-        parts = [
-            rows_of("poisson", tuple(part[cluster == j] for part in (x, y, weight, user))).jets(  # type: ignore[arg-type]
-                theta[j], psi[3:6], design.basis, around, 0
-            )
-            for j in range(3)
-        ]
-        jets = Jets(*map(np.stack, zip(*parts, strict=True)))
-        place = np.column_stack([theta, np.tile(psi[3:6], (3, 1))])
-        found = clusters_likelihood(design, jets, place, v, psi)
-        v = found.v
-    z = np.hstack(
-        [(x @ own) * (user == i)[:, None] for i in range(6)]
-        + [(x @ top) * (cluster == j)[:, None] for j in range(3)]
-    )
-    plain = joint_laplace("poisson", x @ THETA, y, weight, 0.0, z, np.zeros(18))
+    basis = np.einsum("pc,kcr->kpr", around, inner)
+    design = Design(np.eye(3), np.zeros(3), basis, around, [inner] * levels, False)
+    blocks = [
+        rows_of("poisson", tuple(part[unit[0] == j] for part in (x, y, weight, user)))  # type: ignore[arg-type]
+        for j in range(4)
+    ]
+
+    def at(psi: Floats, effects: list[Floats], looks: int = 2) -> Integrated:
+        for _ in range(looks):
+            theta, tau = design.centres(psi, effects, parents)[0], design.tau(psi)
+            parts = [
+                own.jets(w, tau, basis, around, 0) for own, w in zip(blocks, theta, strict=True)
+            ]
+            jets = Jets(*map(np.stack, zip(*parts, strict=True)))
+            place = np.column_stack([theta, np.tile(tau, (4, 1))])
+            found = integrated(design, jets, place, effects, parents, psi)
+            effects = found.effects
+        return found
+
+    tau = np.array([[0.7, 0.2, 0.5], [0.4, -0.3, 0.6], [0.3, 0.1, 0.4]])[: 1 + levels]
+    psi = np.concatenate([THETA, tau.ravel()])
+    found = at(psi, [np.zeros((len(own), 2)) for own in parents], 5)
+    z = np.hstack([
+        (x @ design.root(psi, level)) * (place == one)[:, None]
+        for level, place in enumerate([user, *unit])
+        for one in np.unique(place)
+    ])  # fmt: skip
+    plain = joint_laplace("poisson", x @ THETA, y, weight, 0.0, z, np.zeros(z.shape[1]))
     assert found.gap < 1e-10
     assert float(found.jet.value) == pytest.approx(plain, abs=1e-5)
+    for number in (1, -1):
+        steps = (at(psi + h * np.eye(len(psi))[number], found.effects) for h in (1e-5, -1e-5))
+        up, down = (one.jet for one in steps)
+        assert found.jet.slope[number] == pytest.approx((up.value - down.value) / 2e-5, abs=1e-6)
+        assert found.jet.bend[number] == pytest.approx((up.slope - down.slope) / 2e-5, abs=1e-6)
 
 
 def test_ascent_finds_the_top_of_a_function_that_is_no_quadratic() -> None:

@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 
 import corsage
 from corsage.core.arrays import Array, Arrays, Floats, Ints
-from corsage.core.errors import CorsageError
+from corsage.core.errors import ConfigError, CorsageError
 from corsage.solvers.known_clusters.mixed_model import pack
 from corsage.strategies.known_clusters.coins.impossible import jets_fault
 from corsage.strategies.rounds.base import Result
@@ -24,7 +24,7 @@ from tests.support.marginal import dense, joint_laplace
 INTERCEPT = {"mixed_random": "intercept", "mixed_grouping": "all", "num_rounds": 40}
 
 
-def file_of(folder: Path, x: Floats, y: Array, user: Ints, cluster: Ints | None = None) -> Path:
+def file_of(folder: Path, x: Floats, y: Array, user: Ints, cluster: Array | None = None) -> Path:
     """All rows are for training, and one of each user once more for testing."""
     again = np.unique(user, return_index=True)[1]
     rows = np.concatenate([np.arange(len(y)), again])
@@ -144,6 +144,75 @@ def test_users_in_clusters_are_at_the_top_of_the_joint_laplace_approximation(
         assert down == pytest.approx(up, rel=0.1)
 
 
+def test_three_levels_are_at_the_top_of_the_joint_laplace_approximation(tmp_path: Path) -> None:
+    """Rows of their own in broods in places, as of lme4's grouseticks."""
+    rng = np.random.default_rng(5)
+    row, x, drawn = np.arange(48), rng.normal(size=48), rng.normal(size=48)
+    place, brood = row // 12, row // 6
+    effects = 0.5 * drawn[row] + 0.7 * drawn[brood] + 0.8 * drawn[place + 20]
+    y, whole = rng.poisson(np.exp(0.5 + 0.4 * x + effects)), np.column_stack([x, np.ones(48)])
+    levels = [np.eye(48)[part][:, : part.max() + 1] for part in (row, brood, place)]
+
+    def height(p: Floats) -> float:
+        z = np.hstack([size * own for size, own in zip(p[2:], levels, strict=True)])
+        return joint_laplace("poisson", whole @ p[:2], y, np.ones(48), 0.0, z, np.zeros(z.shape[1]))
+
+    paths = np.array([f"place{p}/brood{b}" for p, b in zip(place, brood, strict=True)])
+    path = file_of(tmp_path, x[:, None], y.astype(float), row, paths)
+    found, result, _ = fitted(path, loss="poisson", mixed_grouping="known")
+    own = numbers(found)
+    top = np.concatenate([own[:2], np.sqrt(own[2:])])
+    best = height(top)
+    falls = [best - height(top + step * e) for e in np.eye(5) for step in (-0.02, 0.02)]
+    assert min(falls) > 0
+    for down, up in zip(falls[::2], falls[1::2], strict=True):  # as far down on either side
+        assert down == pytest.approx(up, rel=0.15)
+    told = {table.title: table.rows for table in result.summaries[0].findings}
+    assert [name for name, _ in told["superclusters' estimates"]] == [f"place{p}" for p in range(4)]
+
+
+def test_counts_that_scatter_less_than_poissons_are_poissons(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    user, x = np.repeat(np.arange(20), 5), rng.normal(size=(100, 1))
+    chance = 1 / (1 + np.exp(1 - 0.3 * x[:, 0] - 0.3 * rng.normal(size=20)[user]))
+    path = file_of(tmp_path, x, rng.binomial(20, chance).astype(float), user)
+    found, _, notes = fitted(path, loss="negative-binomial")
+    plain, _, _ = fitted(path, loss="poisson")
+    assert any("without bound" in note and "loss=poisson" in note for note in notes)
+    assert numbers(found) == pytest.approx(numbers(plain), rel=1e-5)
+    errors = [[one["se"] for one in own["coefficients"]] for own in (found, plain)]
+    assert errors[0] == pytest.approx(errors[1], rel=1e-5)
+
+
+def test_amounts_without_scatter_have_no_top_and_no_overdispersion(tmp_path: Path) -> None:
+    user = np.arange(18) // 3
+    x = np.linspace(-1, 1, 18)[:, None] ** 2
+    path = file_of(tmp_path, x, np.exp(0.5 * x[:, 0] + 0.1 * user), user)
+    found, _, notes = fitted(path, loss="gamma", num_rounds=60)
+    assert any("no top" in note and "the family's shape" in note for note in notes)
+    assert found["dispersion"] is None and found["coefficients"][0]["se"] is None
+
+
+def test_variances_that_data_do_not_tell_are_held_and_named(tmp_path: Path) -> None:
+    """A column that is constant within users; a row a user of two classes; a user a cluster."""
+    x, y, user = made("poisson")
+    own = np.column_stack([x[:, 0], user % 2.0])
+    keys = {"loss": "poisson", "mixed_random": "all", "mixed_variances": "diagonal"}
+    found, _, _ = fitted(file_of(tmp_path, own, y.astype(float), user), **keys)
+    held = {one["level"]: one["held"] for one in found["variances"] if one["held"]}
+    assert held == {"user: x1": "its column is constant within each user"}
+    assert all(one["se"] for one in found["coefficients"])
+    one = file_of(tmp_path, x[:, :1], y % 2, np.arange(120))
+    found, _, _ = fitted(one, labels="classes")
+    user_level = next(level for level in found["variances"] if level["level"] == "user")
+    assert user_level["variance"] == 0 and "one row" in user_level["held"]
+    few = user < 6
+    each = file_of(tmp_path, x[few, :1], y[few].astype(float), user[few], user[few])
+    found, _, _ = fitted(each, loss="poisson", mixed_grouping="known")
+    cluster = next(level for level in found["variances"] if level["level"] == "cluster")
+    assert "only the sum of it and that of intercept between users" in cluster["held"]
+
+
 def test_slopes_and_intercepts_with_any_covariance_are_at_the_top_of_the_joint_laplace(
     tmp_path: Path,
 ) -> None:
@@ -200,7 +269,7 @@ def test_users_that_differ_without_end_are_named(tmp_path: Path) -> None:
         ({"loss": "squared", "offset_column": "x1"}, "not loss=squared"),
         ({"loss": "binomial"}, "shares of successes from 0 to 1"),
         ({"loss": "poisson", "known_gamma": "2"}, "loss=poisson: by its likelihood alone"),
-        ({"loss": "poisson", "weight_column": "x0"}, "weights are numbers above 0"),
+        ({"loss": "poisson", "weight_column": "x0"}, "x0 is .* weights of .* are numbers above 0"),
         (
             {"loss": "poisson", "mixed_random": "all", "mixed_likelihood": "quadrature"},
             "quadrature",
@@ -212,6 +281,27 @@ def test_mistakes_end_in_a_line(keys: dict[str, Any], words: str, tmp_path: Path
     path = file_of(tmp_path, x, y.astype(float), user)
     with pytest.raises(CorsageError, match=words):
         fitted(path, **keys)
+
+
+@pytest.mark.parametrize(
+    "keys, wrong, words",
+    [
+        ({"loss": "poisson"}, -2, r"y is -2; labels .* counts \(0, 1"),
+        ({"loss": "gamma"}, 0, "y is 0; labels of loss=gamma are numbers above 0"),
+        ({"loss": "binomial", "weight_column": "x0"}, 0.3, "y is 0.3; .* whole successes"),
+        ({"loss": "binomial", "weight_column": "x1"}, 0.0, r"x1 is 2.5; .* trials \(1, 2"),
+        ({"loss": "poisson", "offset_column": "x1"}, 1.0, "x1 is 900; offsets .* exposures"),
+    ],
+)
+def test_a_row_that_a_family_has_not_is_named_before_anything_is_fitted(
+    keys: dict[str, Any], wrong: float, words: str, tmp_path: Path
+) -> None:
+    user, y = np.arange(12) // 4, np.full(12, 1.0)
+    x = np.column_stack([np.full(12, 4.0), np.full(12, 2.0)])
+    y[6] = wrong
+    x[6, 1] = 900.0 if "offset_column" in keys else 2.5
+    with pytest.raises(ConfigError, match="^user 1, training row 3: " + words):
+        fitted(file_of(tmp_path, x, y, user), **keys)
 
 
 def test_models_predict_means(tmp_path: Path) -> None:
@@ -231,7 +321,8 @@ def jets(
 ) -> Arrays:
     """A log likelihood of two parameters and what clusters need of it."""
     bends = pack(np.array([[bend, 0.0], [0.0, -1.0]]))
-    rows = [[value, slope, 0.0, *bends], [second, 0, 0, 0, 0, 0], [1.0, 0, 0, 0, 0, 0]]
+    none = [0.0] * 5
+    rows = [[value, slope, 0.0, *bends], [second, *none], [slope, *none], [1.0, *none]]
     return {"jets": np.array(rows)}
 
 
@@ -240,7 +331,7 @@ def jets(
     [{"value": 2.0}, {"slope": 80.0}, {"bend": 1.0}, {"second": 0.3}],
 )
 def test_a_likelihood_that_no_rows_have_is_refused(lie: dict[str, float]) -> None:
-    said = {"d": 1, "discrete": True, "two": True, "records": 20}
+    said = {"d": 1, "discrete": True, "around": 1, "records": 20}
     assert not jets_fault(jets(), **said)  # type: ignore[arg-type]
     assert "cannot be" in jets_fault(jets(**lie), **said)  # type: ignore[arg-type]
 
