@@ -241,9 +241,10 @@ COMMANDS = {
     **{name: f"{name}.command" for name in ("numbers", "house", "fuzz", "chaos")},
     "fuzz-device": "device.command",
     "doors": "doors",
+    "liars": "liars",
 }
 """Commands with options of their own: compare checkouts, attack the server, disturb runs, attack a
-device, try every strategy by its name; and the modules that they are in."""
+device, try every strategy by its name, and among liars; and the modules that they are in."""
 
 
 def main(words: list[str]) -> int:

@@ -24,10 +24,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from corsage.core.arrays import Array, Floats, Ints
+from corsage.core.arrays import Array, Bools, Floats, Ints
 
 BLOCK_NUMBERS = 2**19
 """Numbers that are worked on at once, so that they stay in the processor's cache."""
+FAR, MOST_ASIDE = 10.0, 0.3
+"""Median distances from the median beyond which a user is set aside, and the share that may be."""
 
 
 def lengths(rows: Array, origin: Array) -> Floats:
@@ -62,7 +64,7 @@ def trimmed_mean(rows: Array, cut: int) -> Array:
     found = np.empty(rows.shape[1:], rows.dtype)
     for block in blocks(rows):
         # Whole sorts of short contiguous lines are faster than partitions at two places.
-        ordered = np.ascontiguousarray(flat_rows(rows)[:, block].T)
+        ordered = np.array(flat_rows(rows)[:, block].T, order="C")
         ordered.sort(axis=1)
         flat(found)[block] = ordered[:, cut : len(rows) - cut].mean(axis=1, dtype=np.float64)
     return found
@@ -98,6 +100,14 @@ def scores(squares: Floats, bad: int) -> Floats:
 def least(values: Floats, number: int) -> Ints:
     """The places of the `number` least values, in their order."""
     return np.sort(np.argsort(values, kind="stable")[:number])
+
+
+def outlying(rows: Array) -> Bools:
+    """Users more than `FAR` median distances from the median of all; of most the farthest alone."""
+    away = lengths(rows, median(rows))
+    far = away > FAR * np.median(away)
+    far[np.argsort(-away, kind="stable")[int(MOST_ASIDE * len(rows)) :]] = False
+    return np.asarray(far)
 
 
 def weighted_mean(rows: Array, weights: Floats) -> Array:
