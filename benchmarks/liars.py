@@ -59,7 +59,7 @@ def some_noise(name: str, true: Array, came: Array) -> Array:
 
 LIES: dict[str, Lie] = {
     "turned": times(-1.0),
-    "ten times, turned": times(-10.0),
+    "ten times turned": times(-10.0),
     "a thousand times": times(1e3),
     "a million times": times(1e6),
     "values turned": lambda name, true, came: -true,
@@ -84,7 +84,7 @@ def steep(x: Array, y: Array) -> tuple[Array, Array]:
 
 
 FORGERIES: dict[str, Forgery] = {"labels flipped": flipped, "rows forged": steep}
-QUICK = ("ten times, turned", "a million times", "noise of a thousand", "rows forged")
+QUICK = ("ten times turned", "a million times", "noise of a thousand", "rows forged")
 RULES: dict[str, dict[str, Any]] = {
     "none": {},
     "clip": {"robust": "clip"},

@@ -12,7 +12,7 @@ from corsage.core.arrays import Arrays
 from corsage.core.counts import LARGEST_SQUARE, Number
 from corsage.core.errors import RoundFailed
 from corsage.core.measures import GRADIENT_STEPS
-from corsage.core.messages.replies import Replies
+from corsage.core.messages.replies import Replies, name_users
 from corsage.solvers.known_clusters.coins.flips import Stretch, Walk
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort, KnownClusters
 from corsage.strategies.known_clusters.coins.coin_keys import CoinState
@@ -33,6 +33,9 @@ CONSTANTS = Number("smoothness", low=0.0), Number("convexity")
 REACH_METRIC = "reach"
 STEEP = 1e3
 """Losses are too steep for the others' steps, in units of the median a sample."""
+FAR, FEWEST, MOST_ASIDE = 10.0, 4, 0.3
+"""Lengths of others' models from which on one is set aside; among how many, and how many at most.
+"""
 DIVERGED = 1e8
 """A model this far out, in units of the first round's, has diverged; in that round, in units of
 the model that it began with: one user's lie must not take the others so far.
@@ -118,7 +121,8 @@ class CoinServer(Generic[S]):
         return f"its models are {far:.3g} far out" if far > self.far else ""
 
     def heard(self, answers: list[Answer]) -> list[Answer]:
-        """Answers, of which the reach is noted."""
+        """Answers that are sound, of which the reach is noted."""
+        answers = sound(self.job, self.state, answers)
         self.reaches += [answer.metrics[REACH_METRIC] for answer in answers]
         return answers
 
@@ -128,6 +132,34 @@ class CoinServer(Generic[S]):
         traffic.bytes_down += users * down
         traffic.bytes_up += users * up
         traffic.messages += 2 * trips * users
+
+
+def sound(job: Job, state: CoinState, answers: list[Answer]) -> list[Answer]:
+    """The answers of a cluster without what is far out of what most of its cohorts say.
+
+    Models are as many lengths of the others' from these as `FAR` says, gradients `STEEP` a sample:
+    users may differ, in data as well, and who is not so far counts as it is. Who is keeps its own
+    model, and its cluster's centre is that of the others.
+    """
+    if len(answers) < FEWEST:
+        return answers
+    far = np.zeros(len(answers), bool)
+    everybody = job.members.everybody
+    sizes = np.array([[max(everybody[u].train for u in a.cohort.users)] for a in answers], float)
+    for name in answers[0].rows:
+        rows = np.stack([answer.rows[name] for answer in answers]).astype(np.float64)
+        steep = name == "slope"
+        rows = rows / sizes if steep else rows
+        middle = np.median(rows, 0)
+        away, long = (np.linalg.norm(each, axis=1) for each in (rows - middle, rows))
+        usual = max(float(np.median(away)), float(np.median(long)))
+        far |= (away > (STEEP if steep else FAR) * usual) & (usual > 0)
+    if not far.any() or far.sum() > MOST_ASIDE * len(answers):
+        return answers
+    names = [answer.cohort.name for answer, is_far in zip(answers, far, strict=True) if is_far]
+    state.aside = list(dict.fromkeys([*state.aside, *names]))
+    job.note(f"{name_users(names)} set aside: far from all others in the cluster")
+    return [answer for answer, is_far in zip(answers, far, strict=True) if not is_far]
 
 
 @dataclass(frozen=True)
