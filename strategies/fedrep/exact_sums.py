@@ -9,6 +9,7 @@ import numpy as np
 
 from corsage.core.arrays import Array, Arrays
 from corsage.core.counts import Number
+from corsage.core.distribution import bounded
 from corsage.core.errors import ConfigError, ModelError, RoundFailed
 from corsage.core.finite_pieces import add_weighted, mean_of
 from corsage.core.messages.replies import Replies, name_users
@@ -58,15 +59,8 @@ def means_of_most(job: Job, replies: Replies) -> tuple[Arrays, list[str]]:
 
 
 def least(rows: Array) -> int:
-    """The column that is best for most of the users: what they lose by the others, at most so much.
-
-    Nobody's losses count for more than four times those of the user in the middle.
-    """
-    lost = np.asarray(rows, np.float64) - np.min(rows, 1, keepdims=True)
-    size = lost.max(1)
-    most = 4 * np.median(size)
-    lost *= np.minimum(1.0, np.divide(most, size, out=np.ones_like(size), where=size > 0))[:, None]
-    return int(np.argmin(lost.mean(0)))
+    """The column of the least loss over the users, of whom nobody is too loud."""
+    return int(np.argmin(bounded(np.asarray(rows, np.float64).T).mean(1)))
 
 
 def check_exact(network: Network, loss: str) -> None:
