@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 import corsage.app.nodes.work
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
+from corsage.benchmarks.attack import client_of, lying
 from corsage.clients.base import Got, Models, Sent
 from corsage.clients.fedavg import FedAvgClient
 from corsage.core.errors import RoundFailed, StateLost, UserError
@@ -118,6 +119,14 @@ def test_what_does_not_fit_a_float32_reaches_no_model(name: str) -> None:
     grid = Hostile(only("train", overflow))
     _, result, _ = federate(name, 12, [Watch()], grid, fraction_train=1.0, num_rounds=2)
     assert states == ["", ""] and result.json()[0]["dropped"] == {"3": 1}  # then it is set aside
+
+
+@pytest.mark.parametrize("value", [1e30, np.nan])
+def test_one_of_a_nodes_users_is_dropped_alone(value: float) -> None:
+    with lying(client_of("fedavg"), {"3"}, lambda name, true, came: np.full_like(true, value)):
+        _, result, notes = federate("fedavg", 2, fraction_train=1.0, num_rounds=2)
+    assert result.json()[0]["dropped"] == {"3": 2} and result.json()[0]["users"] == 12
+    assert any(note.startswith("user 3 is dropped: train: ") for note in notes.notes)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedrep", "scaffold", "ifca", "cfl", "fedmtl"])
