@@ -11,9 +11,6 @@ from numpy.typing import ArrayLike
 from corsage.core.arrays import Floats
 from corsage.core.measures import ACCURACY, Measure
 
-LOUDEST = 4.0
-"""Times what the upper quarter's losses differ by that anybody's count for."""
-
 
 def finite(values: ArrayLike) -> Floats:
     """The values as one flat array; refused when there is none, or one is not a number."""
@@ -56,21 +53,3 @@ def worst_share(values: ArrayLike, share: float = 0.1, measure: Measure = ACCURA
     # 0.1 * 30 may come out a hair above 3: that is not a fourth user.
     count = min(max(math.ceil(share * flat.size - 1e-9), 1), flat.size)
     return float(flat[:count].mean())
-
-
-def bounded(losses: Floats) -> Floats:
-    """Losses (K, N) of N users under K choices, of which nobody's differ by too much to be heard.
-
-    At most by `LOUDEST` times what the upper quarter of the users' differ by; others stay as they
-    are. What a user does not know is NaN.
-    """
-    known = ~np.isnan(losses)
-    low = np.where(known, losses, np.inf).min(0)
-    most = np.where(known, losses, -np.inf).max(0)
-    differ = np.where(np.isfinite(low), most - low, 0.0)
-    limit = LOUDEST * float(np.quantile(differ, 0.75))
-    loud = differ > limit
-    found = np.array(losses)
-    share = limit / differ[loud]
-    found[:, loud] = low[loud] + share * (losses[:, loud] - low[loud])
-    return found

@@ -28,8 +28,8 @@ from corsage.core.arrays import Array, Bools, Floats, Ints
 
 BLOCK_NUMBERS = 2**19
 """Numbers that are worked on at once, so that they stay in the processor's cache."""
-FAR, MOST_ASIDE = 10.0, 0.3
-"""Median distances from the median beyond which a user is set aside, and the share that may be."""
+MOST_ASIDE = 0.3
+"""The share of users that may be set aside."""
 
 
 def lengths(rows: Array, origin: Array) -> Floats:
@@ -102,10 +102,13 @@ def least(values: Floats, number: int) -> Ints:
     return np.sort(np.argsort(values, kind="stable")[:number])
 
 
-def outlying(rows: Array) -> Bools:
-    """Users more than `FAR` median distances from the median of all; of most the farthest alone."""
+def outlying(rows: Array, times: float = 10.0, least: float = 0.0) -> Bools:
+    """Users so many median distances from the median of all, which count as `least` each.
+
+    Of 30% at most: of more the farthest. Without such users a mean over the rest is the plain one.
+    """
     away = lengths(rows, median(rows))
-    far = away > FAR * np.median(away)
+    far = away > times * max(float(np.median(away)), least)
     far[np.argsort(-away, kind="stable")[int(MOST_ASIDE * len(rows)) :]] = False
     return np.asarray(far)
 

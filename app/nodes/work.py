@@ -34,7 +34,6 @@ from corsage.core.errors import (
 )
 from corsage.core.finite_pieces import add_weighted, finite_rows, mean_of
 from corsage.core.messages.introduction import other_frozen
-from corsage.core.messages.schema import largest, unfit
 from corsage.core.messages.wire import COHORT_MEMBERS, ROWS_BY_USER
 from corsage.core.registry import attached
 from corsage.networks.local_training import network_on_its_path
@@ -43,6 +42,7 @@ from corsage.networks.network import NETWORK_LOCK
 # Rows of one group of users take at most this much memory.
 GROUP_BYTES = 64 * 2**20
 GROUP_USERS, FEW_USERS = 256, 4
+LARGEST_ENTRY = 1e15
 DIVERGED = "; if training diverges: a smaller lr, or inputs scaled to about 1"
 
 
@@ -191,23 +191,13 @@ class Worker:
                 wanted = (len(users), *shapes.get(name, rows.shape[1:]))
                 if rows.shape != wanted:
                     raise ValueError(f"wrong shape: {kind}{name} is {rows.shape}, not {wanted}")
-                fine = finite_rows(rows)
+                # Of a mean with an entry beyond that nobody could tell whose it is.
+                fine = finite_rows(rows, LARGEST_ENTRY if part is sent.mean else np.inf)
                 for place in np.flatnonzero(good & ~fine).tolist():
                     why = f"{self.kind}: {name} is not finite{DIVERGED}"
                     self.report.failed[users[place]] = why
                 good &= fine
-                if part is sent.mean and len(self.task.users) > 1:  # alone it can be told apart
-                    good &= self.bounded(users, name, rows, good)
         return good
-
-    def bounded(self, users: Sequence[str], name: str, rows: Array, good: Bools) -> Bools:
-        """Mark participants whose rows are not so large that a mean is refused, and all with it."""
-        flat = rows.reshape(len(rows), -1)
-        most = largest(rows.dtype, flat.shape[1], len(self.task.users))
-        fine = (flat.min(1, initial=0) >= -most) & (flat.max(1, initial=0) <= most)
-        for place in np.flatnonzero(good & ~fine).tolist():
-            self.report.failed[users[place]] = f"{self.kind}: {unfit(name, rows[place], most)}"
-        return np.asarray(fine)
 
     def keep(self, group: list[int], good: Bools, kept: Arrays) -> None:
         """Write new states; one that cannot be written takes its participant out."""

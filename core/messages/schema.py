@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -113,7 +112,10 @@ def read_arrays(
         raise Refused(f"wrong arrays: got {got}, expected {wanted}")
     means, each, wrong, count = Arrays(), Arrays(), dict[int, str](), len(users)
     for name, one in schema.arrays.items():
-        most = largest(one.dtype, one.size, len(schema.samples))
+        most = math.inf
+        if one.dtype.kind == "f":
+            entries = max(one.size, 1) * max(len(schema.samples), 1)
+            most = math.sqrt(float(np.finfo(one.dtype).max) / (MARGIN * entries))
         if name in averaged:
             summed = mean[name].shape == (2, *one.shape)  # high and low
             kinds = {np.dtype(np.float64)} if summed else {one.dtype, np.dtype(np.float64)}
@@ -133,13 +135,6 @@ def read_arrays(
         if at not in wrong and schema.fault and (why := schema.fault(user, own)):
             wrong[at] = why
     return means, each, wrong
-
-
-def largest(dtype: np.dtype[Any], size: int, users: int) -> float:
-    """The largest entry of arrays of a size, so that the sum of squares over users is finite."""
-    if dtype.kind != "f":
-        return math.inf
-    return math.sqrt(float(np.finfo(dtype).max) / (MARGIN * max(size, 1) * max(users, 1)))
 
 
 def unfit(name: str, array: Array, limit: float) -> str:

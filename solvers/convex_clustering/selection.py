@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from corsage.core.arrays import Floats, Ints
-from corsage.core.distribution import bounded
 from corsage.core.errors import ModelError
 from corsage.solvers.convex_clustering.batched import Users, consensus
 from corsage.solvers.convex_clustering.couplings import Clusters, Penalty
@@ -35,7 +34,7 @@ from corsage.solvers.convex_clustering.partitions import (
 )
 from corsage.solvers.convex_clustering.reading import in_order
 from corsage.solvers.convex_clustering.runs import Solved, Task
-from corsage.solvers.losses.held_out import Fold
+from corsage.solvers.losses.held_out import Fold, bounded
 
 MODELS_GRID, COARSE, LOWEST = 30, 15, 1 / 50
 """Number of lambda to try, for models and in each fold; the least as a share of the largest."""

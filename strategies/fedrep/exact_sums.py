@@ -9,7 +9,6 @@ import numpy as np
 
 from corsage.core.arrays import Array, Arrays
 from corsage.core.counts import Number
-from corsage.core.distribution import bounded
 from corsage.core.errors import ConfigError, ModelError, RoundFailed
 from corsage.core.finite_pieces import add_weighted, mean_of
 from corsage.core.messages.replies import Replies, name_users
@@ -60,6 +59,8 @@ def means_of_most(job: Job, replies: Replies) -> tuple[Arrays, list[str]]:
 
 def least(rows: Array) -> int:
     """The column of the least loss over the users, of whom nobody is too loud."""
+    from corsage.solvers.losses.held_out import bounded
+
     return int(np.argmin(bounded(np.asarray(rows, np.float64).T).mean(1)))
 
 

@@ -13,6 +13,7 @@ from corsage.core.counts import LARGEST_SQUARE, Number
 from corsage.core.errors import RoundFailed
 from corsage.core.measures import GRADIENT_STEPS
 from corsage.core.messages.replies import Replies, name_users
+from corsage.core.registry import attachment
 from corsage.solvers.known_clusters.coins.flips import Stretch, Walk
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort, KnownClusters
 from corsage.strategies.known_clusters.coins.coin_keys import CoinState
@@ -33,9 +34,8 @@ CONSTANTS = Number("smoothness", low=0.0), Number("convexity")
 REACH_METRIC = "reach"
 STEEP = 1e3
 """Losses are too steep for the others' steps, in units of the median a sample."""
-FAR, FEWEST, MOST_ASIDE = 10.0, 4, 0.3
-"""Lengths of others' models from which on one is set aside; among how many, and how many at most.
-"""
+FEWEST = 4
+"""Cohorts of a cluster among whom it can be said who is far from the others."""
 DIVERGED = 1e8
 """A model this far out, in units of the first round's, has diverged; in that round, in units of
 the model that it began with: one user's lie must not take the others so far.
@@ -135,31 +135,28 @@ class CoinServer(Generic[S]):
 
 
 def sound(job: Job, state: CoinState, answers: list[Answer]) -> list[Answer]:
-    """The answers of a cluster without what is far out of what most of its cohorts say.
+    """A cluster's answers without those that are far from all others.
 
-    Models are as many lengths of the others' from these as `FAR` says, gradients `STEEP` a sample:
-    users may differ, in data as well, and who is not so far counts as it is. Who is keeps its own
-    model, and its cluster's centre is that of the others.
+    Models by ten lengths of the others', gradients by `STEEP` a sample: users may differ. Who is
+    left out keeps its own model, and its cluster's centre is that of the others.
     """
-    if len(answers) < FEWEST:
+    rules, far = attachment("robust"), np.zeros(len(answers), bool)
+    if rules is None or len(answers) < FEWEST:
         return answers
-    far = np.zeros(len(answers), bool)
-    everybody = job.members.everybody
-    sizes = np.array([[max(everybody[u].train for u in a.cohort.users)] for a in answers], float)
+    members = job.members.everybody
+    sizes = [max(members[user].train for user in answer.cohort.users) for answer in answers]
     for name in answers[0].rows:
         rows = np.stack([answer.rows[name] for answer in answers]).astype(np.float64)
-        steep = name == "slope"
-        rows = rows / sizes if steep else rows
-        middle = np.median(rows, 0)
-        away, long = (np.linalg.norm(each, axis=1) for each in (rows - middle, rows))
-        usual = max(float(np.median(away)), float(np.median(long)))
-        far |= (away > (STEEP if steep else FAR) * usual) & (usual > 0)
-    if not far.any() or far.sum() > MOST_ASIDE * len(answers):
-        return answers
-    names = [answer.cohort.name for answer, is_far in zip(answers, far, strict=True) if is_far]
-    state.aside = list(dict.fromkeys([*state.aside, *names]))
-    job.note(f"{name_users(names)} set aside: far from all others in the cluster")
-    return [answer for answer, is_far in zip(answers, far, strict=True) if not is_far]
+        if name == "slope":
+            far |= rules.outlying(rows / np.array(sizes)[:, None], STEEP)
+        else:
+            usual = float(np.median(np.linalg.norm(rows, axis=1)))
+            far |= rules.outlying(rows, least=usual)
+    if far.any():
+        names = [answer.cohort.name for answer, out in zip(answers, far, strict=True) if out]
+        state.aside = list(dict.fromkeys([*state.aside, *names]))
+        job.note(f"{name_users(names)} set aside: far from all others in the cluster")
+    return [answer for answer, out in zip(answers, far, strict=True) if not out]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pytest
 from corsage.clients.base import Got, Sent
 from corsage.clients.convex_clustering.convex_clustering import ConvexClusteringClient
 from corsage.core.arrays import Array
-from corsage.core.distribution import bounded
+from corsage.solvers.losses.held_out import bounded
 from corsage.strategies.convex_clustering.convex_clustering import ConvexClustering
 from corsage.strategies.convex_clustering.local_clusters import LocalClusters
 from corsage.strategies.rounds.state import restored, stored
