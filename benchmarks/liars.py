@@ -166,7 +166,7 @@ def main(words: Sequence[str]) -> int:
     """Run the cells, with a line for each strategy and rule, and print the table."""
     warnings.simplefilter("ignore")
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    options, begin, cells = parser().parse_args(words), time.process_time(), list[Cell]()
+    options, begin, cells = asked(words), time.process_time(), list[Cell]()
     counts = [1] if options.quick else [int(n) for n in options.liars.split(",")]
     lies = options.lies.split(",") if options.lies else [*LIES, *FORGERIES]
     lies = [lie for lie in lies if not options.quick or options.lies or lie in QUICK]
@@ -182,6 +182,21 @@ def main(words: Sequence[str]) -> int:
     print("", *table(cells), sep="\n")
     print(f"\n{len(cells)} lies, {time.process_time() - begin:.0f} CPU s.")
     return 0
+
+
+def asked(words: Sequence[str]) -> argparse.Namespace:
+    """The options, all of whose names are known."""
+    made = parser()
+    options = made.parse_args(words)
+    for given, known in (
+        (options.names, ALGORITHMS),
+        (options.lies.split(",") if options.lies else [], [*LIES, *FORGERIES]),
+        (options.liars.split(","), [str(count) for count in LIARS]),
+        (options.robust.split(","), RULES),
+    ):
+        if odd := [name for name in given if name not in known]:
+            made.error(f"{odd[0]!r}: not one of {', '.join(known)}")
+    return options
 
 
 def parser() -> argparse.ArgumentParser:

@@ -132,7 +132,7 @@ class Questions:
             raise Unanswered(f"{self.job.name}: no convex loss answers so: {whose}", liars)
 
     def count_failures(self, replies: Replies) -> None:
-        """Leave out for good those who answer round after round, and never with what can be used."""
+        """Leave out for good those who answer round after round, and never with what counts."""
         silent = {user for users in replies.silent.values() for user in users}
         failed = [user for user in replies.dropped if user not in silent]
         self.failures = {user: self.failures.get(user, 0) + 1 for user in failed}

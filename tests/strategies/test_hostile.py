@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 import corsage.app.nodes.work
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
+from corsage.benchmarks import liars
 from corsage.benchmarks.attack import client_of, lying
 from corsage.clients.base import Got, Models, Sent
 from corsage.clients.fedavg import FedAvgClient
@@ -307,3 +308,13 @@ def test_what_is_noted_is_one_clean_line(reason: str) -> None:
 
     _, _, notes = federate("fedavg", grid=Failing(app, 12), fraction_train=1.0, num_rounds=1)
     assert len(notes.notes) == 1 and notes.notes[0].isprintable() and len(notes.notes[0]) < 400
+
+
+def test_the_benchmark_says_what_is_lost_and_who_is_named(capsys: Any) -> None:
+    words = ["fedavg", "--liars", "1", "--lies", "not a number", "--robust", "none,median"]
+    assert liars.main(words) == 0
+    found = capsys.readouterr().out
+    assert "| fedavg | none | " in found and "(not a number), 1 held, 1 named" in found
+    with pytest.raises(SystemExit):
+        liars.main(["fedavg", "--lies", "a fib"])
+    assert "'a fib': not one of turned, " in capsys.readouterr().err
