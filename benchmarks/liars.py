@@ -25,6 +25,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, redi
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -275,12 +276,8 @@ def telling(name: str, bad: set[str], lie: str) -> AbstractContextManager[None]:
 @contextmanager
 def judged_at_the_end() -> Iterator[None]:
     """While it lasts, runs are evaluated after their last round alone."""
-    usual = loop.LAST_ROUNDS
-    loop.LAST_ROUNDS = 1
-    try:
+    with patch.object(loop, "LAST_ROUNDS", 1):
         yield
-    finally:
-        loop.LAST_ROUNDS = usual
 
 
 def line(cells: Sequence[Cell]) -> str:
