@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from corsage.app.help import commands
 from corsage.app.output.usage import exit_code
+from corsage.app.results.known_models import check_model
 from corsage.app.run.status import is_study, is_study_of
 from corsage.core.clock import COMMAND_START, LOADED
 from corsage.core.configuration.command_line import each_of, exampled, read_words
@@ -191,6 +192,7 @@ def parse(words: list[str]) -> tuple[dict[str, Any], str]:
         from corsage.app.run.resuming import read_config
 
         values = {**read_config(Path(resume).expanduser())["config"], **values, "resume": resume}
+        check_model(str(values.get("model", "")))
     if options["--from-round"]:
         values["from-round"] = options["--from-round"]
     return values, options["--json"]

@@ -176,9 +176,9 @@ def check_kept(folder: Path, state: MixedModelState, user: str) -> None:
     sums = state.sums
     if not sums.users:
         raise CheckpointError(
-            f"{folder}: the sums of each user are not kept: that takes known-gamma=auto, "
-            "known-lambda=auto, the squared loss, mixed-keep-sums=true and no more than 10,000,000 "
-            "numbers. Start a new run without the user."
+            f"{folder}: the sums of each user are not kept: set mixed-keep-sums=true in a run that "
+            "is to forget (known-gamma=auto, known-lambda=auto, the squared loss, at most "
+            "10,000,000 numbers). Start a new run without the user."
         )
     if user not in sums.users:
         raise CheckpointError(f"{folder}: user {user}: is not among its {len(sums.users)} users.")

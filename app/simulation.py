@@ -21,6 +21,7 @@ from corsage.app.output.notebook import calm_log
 from corsage.app.output.progress import is_tty, watcher
 from corsage.app.output.remarks import Remarks
 from corsage.app.output.usage import in_a_line
+from corsage.app.results.known_models import allow
 from corsage.app.results.row import Row
 from corsage.app.results.rowfile import RowFile
 from corsage.app.results.run import Run
@@ -388,6 +389,7 @@ def run(
     strategy.callbacks.append(Remarks(strategies))
     strategy.job.collects = True
     grid = LocalGrid(app, number_of_nodes(strategy.config))
+    allow([config.model.model])  # this program has named it
     result = strategy.start(grid)
     models = models_in_memory(strategy, grid.contexts)
     return result, [models.get(summary.strategy) for summary in result.summaries]

@@ -208,6 +208,13 @@ def forgetting() -> list[Measure]:
     return module.run()
 
 
+def min_share() -> Iterator[Measure]:
+    """Seven real tables under a leverage floor: what can be read, and what models lose."""
+    from corsage.benchmarks import min_share as module
+
+    return module.run()
+
+
 BENCHMARKS: dict[str, Callable[[], Iterable[Measure]]] = {
     "user-round": user_round,
     "own-models": own_models,
@@ -228,6 +235,7 @@ BENCHMARKS: dict[str, Callable[[], Iterable[Measure]]] = {
     "beside-lme4": beside_lme4,
     "wide-tables": wide_tables,
     "forgetting": forgetting,
+    "min-share": min_share,
     "first-line": first_line,
     "hessian": hessian,
     "million": million,

@@ -64,7 +64,7 @@ def made(folder: Path, data: Schools, scale: str) -> tuple[Path, float]:
     words = {
         "strategy": "mixed-model", "dataset": "npz", "data-file": file, "labels": "numbers",
         "user-column": "user", "cluster-column": "cluster", "model": "linear", "scale": scale,
-        "run-dir": folder / "runs", "cache-dir": folder / "cache",
+        "mixed-keep-sums": "true", "run-dir": folder / "runs", "cache-dir": folder / "cache",
     }  # fmt: skip
     quiet([f"{key}={value}" for key, value in words.items()])
     return next((folder / "runs").iterdir()), time.perf_counter() - begin

@@ -92,6 +92,7 @@ class Client(FlowerClient, Generic[K]):
         self.judged: Models | None = None  # the models that were judged last
         self.outcomes: Arrays = {}  # and the sums of test samples that are sent of them
         self.at_home = False  # in a simulation no number leaves a machine
+        self.floor = 0  # rows that what is sent in sums is of, at least
         self.training: OwnSteps | None = None  # of the app's own, instead of Corsage's SGD
         self.steps = np.zeros(len(self.users), np.int64)  # gradients computed for each user
 

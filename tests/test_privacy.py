@@ -6,10 +6,12 @@ These tests show leaks, so that nobody believes that there are none; they fail s
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from flwr.app import Message
 
 from corsage.app.client_app import app
@@ -18,7 +20,7 @@ from corsage.core.arrays import Floats
 from corsage.core.configuration.config import Config
 from corsage.core.messages.encoding import decode
 from corsage.datasets.dealing.federated import simulated
-from corsage.solvers.known_clusters.mixed_model import ClusterSums
+from corsage.solvers.known_clusters.mixed_model import ClusterSums, unpack
 from corsage.strategies import strategy_class
 
 GAMMA = 2.0
@@ -102,3 +104,98 @@ def test_an_update_tells_which_classes_a_user_has() -> None:
     told = [{int(k) for k in np.argsort((one - start)[-10:])[-2:]} for one in updates]
     has = [{int(k) for k in np.unique(data[user].y_train)} for user in data.users]
     assert sorted(map(sorted, told)) == sorted(map(sorted, has))
+
+
+# A floor under how few records sums are of (`min-share`): the server reads what combinations of
+# columns single out, for which X v is 0 but at one record.
+
+WORDS = {
+    "one row has it": [("rare", "no", "no")] + [("usual", "no", "no")] * 11,
+    "all rows but one": [("usual", "yes", "no")] * 11 + [("usual", "no", "no")],
+    "two words at once": [("rare", "yes", "no"), ("rare", "no", "yes"), ("usual", "yes", "yes")]
+    + [("usual", "no", "no")] * 9,
+    "one row": [("usual", "yes", "no")],
+    "enough of all": [(w, p, q) for w in ("rare", "usual") for p in ("no", "yes")
+                      for q in ("no", "yes") for _ in range(8)],
+}  # fmt: skip
+
+
+def words_table(folder: Path) -> Path:
+    """A table of words and two numbers, in which four users of five have records that stand out."""
+    rng, lines = np.random.default_rng(1), ["user,w,p,q,age,label"]
+    for user, rows in WORDS.items():
+        for words in rows:
+            age, label = rng.normal(size=2).round(6)
+            lines.append(",".join([user, *words, str(age), str(label)]))
+    (folder / "words.csv").write_text("\n".join(lines) + "\n")
+    return folder / "words.csv"
+
+
+def read_of(sums: Floats, d: int) -> list[Floats]:
+    """The records, with their labels, that some small combination of columns singles out."""
+    size = d * (d + 1) // 2
+    a, b = unpack(sums[None, :size], d)[0], sums[size:-1]
+    found = []
+    for v in map(np.array, product((-1.0, 0.0, 1.0), repeat=d)):
+        total, square = v @ a[:, -1], v @ a @ v  # of X v, and of its squares
+        if total > 0.5 and abs(square - total**2) < 1e-6:  # one entry, or they cancel out
+            found.append(np.append(a @ v, b @ v) / total)
+    return found
+
+
+@pytest.mark.parametrize(("strategy", "share", "stolen"), [
+    ("mixed-model", 0, {*WORDS} - {"enough of all"}), ("mixed-model", 3, set()),
+    ("exact-cluster", 3, set()),
+])  # fmt: skip
+def test_no_record_is_read_out_of_sums_under_the_floor(
+    strategy: str, share: int, stolen: set[str], tmp_path: Path
+) -> None:
+    grid = Curious(len(WORDS))
+    config = run(
+        grid, strategy=strategy, dataset="csv", data_file=str(words_table(tmp_path)),
+        labels="numbers", num_users=0, num_nodes=len(WORDS), model="linear", scale="none",
+        fraction_train=1.0, min_share=share, test_fraction=0.0, mixed_summary="none",
+        known_missing="a", mixed_neighbours="never", num_rounds=2, cache_dir=str(tmp_path),
+    )  # fmt: skip
+    assert config.model.min_share == share
+    sent = [decode(content["rows"]) for content in grid.seen if "rows" in content]
+    sums = [rows["sums"].reshape(-1) for rows in sent if "sums" in rows]
+    table = [line.split(",") for line in words_table(tmp_path).read_text().splitlines()[1:]]
+    records = {
+        (float(w == "usual"), float(p == "yes"), float(q == "yes"), float(age), 1.0, float(y)): user
+        for user, w, p, q, age, y in table
+    }
+    assert len(sums) >= len(WORDS)
+    read = [record for one in sums for record in read_of(one, 5)]
+    names = {
+        user for record, user in records.items() for one in read
+        if np.allclose(one, record, atol=1e-5)
+    }  # fmt: skip
+    assert names == stolen
+
+
+@pytest.mark.parametrize("share", [0, 3])
+def test_features_of_the_one_record_of_a_class_are_read_but_under_the_floor(
+    share: int, tmp_path: Path
+) -> None:
+    """`fedrep-exact`: Z'Y of a class is that record's features, which twin's rows are three times.
+
+    The floor's groups of a class of one have others' features.
+    """
+    rng = np.random.default_rng(3)
+    lines, one = ["user,p,q,r,label"], "0.3,1.2,-0.7"
+    rest = lambda n: [",".join(map(str, row)) for row in rng.normal(size=(n, 3)).round(3)]  # noqa: E731
+    lines += [f"anna,{row},0" for row in rest(11)] + [f"anna,{one},1"]
+    lines += [f"twin,{row},0" for row in rest(9)] + [f"twin,{one},1"] * 3
+    (tmp_path / "two.csv").write_text("\n".join(lines) + "\n")
+    grid = Curious(2)
+    run(
+        grid, strategy="fedrep-exact", dataset="csv", data_file=str(tmp_path / "two.csv"),
+        num_users=0, num_nodes=2, hidden="4", fraction_train=1.0, min_share=share, num_rounds=1,
+        test_fraction=0.0, scale="none", cache_dir=str(tmp_path),
+    )  # fmt: skip
+    sent = [decode(content["rows"]) for content in grid.seen if "rows" in content]
+    of_class = [rows["b"].reshape(-1, 2)[:, 1] for rows in sent if "b" in rows][:2]
+    assert sorted(round(float(b[-1])) for b in of_class) == [1, 3]
+    anna, twin = sorted(of_class, key=lambda b: float(b[-1]))
+    assert np.allclose(anna, twin / 3, atol=1e-4) is (share == 0)

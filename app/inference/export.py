@@ -21,6 +21,7 @@ usage: corsage export PLACE [strategy=ROW] [user=NAME] --out FILE [--format FORM
   PLACE            a run folder, or a device's state-dir
   strategy=ROW     a row of the run's table, such as fedrep or fedavg+ft, if there are several
   user=NAME        whose model, if there are several; new: what a new user begins with
+  models=NAME      code of a model's own that may be run though it was not trained here before
   --out FILE       where to
   --format FORMAT  safetensors: parameters by name, and what they are of in the metadata
                    torch: a state dict, for torch.load(FILE, weights_only=True)
@@ -35,7 +36,7 @@ NEW_USER = "new"
 @command(USAGE, CorsageError, needs_words=True)
 def run(words: list[str]) -> None:
     """Do what the words say; 0, or 2 with one line on what is wrong."""
-    found = read(words, ("strategy", "user"), ("--out", "--format"), ())
+    found = read(words, ("strategy", "user", "models"), ("--out", "--format"), ())
     if len(found.files) != 1 or "--out" not in found.options:
         raise ConfigError("export: name a run folder or state-dir, and --out FILE.")
     target = Path(found.options["--out"]).expanduser()

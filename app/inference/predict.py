@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 USAGE = """\
 usage: corsage predict PLACE [strategy=ROW] [user=NAME] FILE
-                       [--out FILE] [--proba] [--interval] [--new-users]
+                       [--out FILE] [--proba] [--interval] [--new-users] [models=NAME]
 
   PLACE         a run folder, or a device's state-dir: no server is needed
   strategy=ROW  a row of the run's table, such as fedrep or fedavg+ft, if there are several
@@ -39,6 +39,8 @@ usage: corsage predict PLACE [strategy=ROW] [user=NAME] FILE
   --interval    columns `low` and `high`, between which 95% of new labels lie: of a linear model
                 whose labels are numbers
   --new-users   rows of unknown users get the model that a new user begins with
+  models=NAME   code of a model's own, package.module:factory, that may be run though it was not
+                trained here before; several with commas
 """
 
 FLAGS = ("--proba", "--interval", "--new-users")
@@ -49,7 +51,7 @@ SHARE_WITHIN = 0.95
 @command(USAGE, CorsageError, needs_words=True)
 def run(words: list[str]) -> None:
     """Do what the words say; 0, or 2 with one line on what is wrong."""
-    predict(read(words, ("strategy", "user"), ("--out",), FLAGS))
+    predict(read(words, ("strategy", "user", "models"), ("--out",), FLAGS))
 
 
 def predict(words: Words) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from corsage.app.results.known_models import allow
 from corsage.app.results.row import NoModel, unknown_user
 from corsage.app.results.rowfile import RowFile
 from corsage.app.run.loaded import load
@@ -149,6 +150,8 @@ def read(
             found.options[name] = value if equals else next(rest, "")
             if not found.options[name]:
                 raise ConfigError(f"{name}: say what, {name} FILE.")
+        elif equals and name == "models" and name in names:
+            allow(value.split(","))
         elif equals and name in names:
             found.keys[name] = value
         elif word.startswith("-"):

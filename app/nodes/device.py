@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import ConfigRecord
 
 from corsage.app.nodes.node import Node, Order
+from corsage.app.results.known_models import note_model
 from corsage.clients import client_class
 from corsage.core.configuration.held_objects import is_name
 from corsage.core.errors import ConfigError, ModelError, Refused
@@ -125,6 +126,7 @@ def check_model(task: Task, node: Node, limits: Limits) -> None:
         allowed = ",".join(limits.models)
         raise Refused(f"model={model} is not one of this device's (models={allowed})")
     if model not in BUILT_IN:
+        note_model(model)
         return
     try:
         size, widest = measure_model(task.model, task.shape, task.num_classes)

@@ -61,6 +61,7 @@ class Node:
     training : how its app trains models itself, if it does.
     sums : whether the means and spreads of a table's columns are asked for.
     shares : whether a device says anything of its columns but their names.
+    floor : of so many rows at least is what sums tell, and more if the run says so.
     """
 
     data: FederatedData
@@ -74,6 +75,7 @@ class Node:
     training: OwnTraining | None = None
     sums: bool = False
     shares: bool = True
+    floor: int = 0
 
     def prepared(self, preparation: Preparation | None) -> Node:
         """The node as the model sees its data, once the federation has agreed on how."""
@@ -91,7 +93,8 @@ class Node:
         for user in self.users:
             start, middle, _ = data.bounds[data.index[user]].tolist()
             train[start:middle] = True
-        given = data.facts, data.x, data.y, train, self.sums, self.shares
+        sums = self.sums and int(train.sum()) >= self.floor  # of fewer rows they tell these
+        given = data.facts, data.x, data.y, train, sums, self.shares
         facts: TableFacts = attached("summed tables").summed(*given)
         return facts
 
@@ -281,6 +284,7 @@ def own_words(node_config: Mapping[str, Any]) -> dict[str, Any]:
         "threads": int(node_config.get("torch-threads", 0)),
         "cache": Cache(CACHED),
         "shares": convert("share-columns", node_config.get("share-columns", True), bool),
+        "floor": limits_of(node_config).min_share,
     }
 
 

@@ -165,6 +165,7 @@ class Worker:
             users = self.members.setdefault(name, Names(names))
         client = self.cls(task, users, self.node.data, self.network, states, self.node.cache)
         client.at_home = self.node.simulated
+        client.floor = max(self.node.floor, task.model.min_share)
         if self.node.training is not None:
             client.train_by(attached("own steps").OwnSteps(self.node.training))
         return client

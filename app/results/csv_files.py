@@ -22,8 +22,8 @@ from corsage.app.results.rowfile import RowFile
 from corsage.core.errors import CheckpointError
 
 Json = Mapping[str, Any]
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet would take for the beginning of a formula."""
+FORMULA = (*"=+-@", *"\uff1d\uff0b\uff0d\uff20", "\t", "\r", "\n")
+"""What a spreadsheet would take for the beginning of a formula, full-width signs among them."""
 SPREADSHEET_NUMBER = re.compile(r"[+-]?[\d.,]+([eE][+-]?\d+)?")
 STATISTICS = ("estimate", "se", "low", "high", "z", "p", "share")
 MOST_CELLS = 1_000_000

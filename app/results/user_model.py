@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from corsage.app.results.header import Header
 from corsage.app.results.intervals import with_ends
+from corsage.app.results.known_models import check_model
 from corsage.app.results.model_inputs import (
     Preparation,
     by_feature,
@@ -183,6 +184,7 @@ class UserModel:
     def network(self) -> Network:
         """The network that the parameters belong to; its own are anybody's."""
         head, count = self.head, sum(array.size for array in self.arrays.values())
+        check_model(head.keys.model)
         if head.keys.model in ZOO and not self.start:
             size, _ = measure_model(head.keys, head.shape, head.num_classes)
             if size > MOST_PARAMETERS or (self.user and size > count):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from corsage.app.results.known_models import allow
 from corsage.app.results.row import Row, users_of
 from corsage.app.results.rowfile import RowFile
 from corsage.app.results.run import Run
@@ -20,19 +22,23 @@ if TYPE_CHECKING:
     from corsage.datasets.user_data import FederatedData
 
 
-def load(folder: str | Path) -> Run:
+def load(folder: str | Path, models: Iterable[str] = ()) -> Run:
     """A run from its folder, with every model that its table names.
 
     Parameters
     ----------
     folder : str or Path
         A run folder, of a run that is over: of each strategy that has a result.
+    models : iterable of str
+        Code of models' own, `package.module:factory`, that may be imported though this account has
+        not trained it.
 
     Examples
     --------
     >>> run = corsage.load("runs/2026-11-18_09-11-02_fedrep+fedavg+local")  # doctest: +SKIP
     >>> run["fedrep"].user("7").predict(x)  # doctest: +SKIP
     """
+    allow(models)
     place = Path(folder).expanduser()
     if not place.is_dir():
         raise CheckpointError(f"{folder}: there is no such folder.")

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from corsage.app.results.known_models import check_model
 from corsage.app.run.checkpoint import found, opened
 from corsage.core.configuration.config import Config
 from corsage.core.configuration.known_keys import idle_keys
@@ -134,6 +135,7 @@ def resumed(values: Mapping[str, Value]) -> dict[str, Any]:
     defaults = Config.parse().flat()
     given = {k: v for k, v in values.items() if v != defaults.get(k)}
     stored: dict[str, Any] = read_config(Path(str(values["resume"])).expanduser())["config"]
+    check_model(str(stored.get("model", "")))
     return {**stored, **given}
 
 

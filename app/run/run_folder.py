@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from corsage.app.output.progress import watcher
 from corsage.app.output.remarks import Remarks
+from corsage.app.results.known_models import note_model
 from corsage.app.run.checkpoint import found, go_back
 from corsage.app.run.conclusion import conclude
 from corsage.app.run.endings import FAILURE, HELD_OUT, RESULT, Attempts, has_models, read_result
@@ -112,6 +113,7 @@ class RunFolder:
         if config.run.log_to:
             attached("tracking").check_tools(config.run.log_to)
         config = with_budget(config)  # stays the run's, whatever strategies come later
+        note_model(config.model.model)
         folder = run_folder(config, at)
         lock = RunLock(folder)
         lock.take()

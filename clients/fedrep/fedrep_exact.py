@@ -7,15 +7,17 @@ user's data, the body, its centre and gamma, and is found again whenever it is n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from corsage.clients.base import Client, Got, Models, Sent
 from corsage.clients.parts.samples import HeldFeatures
-from corsage.core.arrays import Array, Floats, Floats32
+from corsage.core.arrays import Array, Floats, Floats32, Ints
 from corsage.core.errors import UserError
 from corsage.core.messages.asked import Takes, floats
 from corsage.core.messages.fields import OneOf, Real, Whole
@@ -23,6 +25,7 @@ from corsage.networks.batches import Examples
 from corsage.networks.exact import exact_heads, projection, softmax_heads
 from corsage.networks.exact.exact_heads import Designs
 from corsage.networks.user_scores import all_features
+from corsage.solvers.losses.floor import of_users
 from corsage.strategies.fedrep.exact_keys import QUESTIONS, FedRepExactKeys
 
 LARGEST_STRENGTH = 1e15
@@ -67,12 +70,15 @@ class FedRepExactClient(Client[FedRepExactKeys]):
 
     def moments(self, got: Got, data: Examples) -> Sent:
         """The mean of the inputs, and a sketch of that of their products."""
-        mean, sketch = projection.moments(data, int(got.options["components"]))
+        x = self.told(data.x.flatten(1), data.y[:, None], data.sizes)
+        mean, sketch = projection.moments(data.over(x), int(got.options["components"]))
         return Sent(mean={"mean": mean.astype(np.float32), "sketch": sketch.astype(np.float32)})
 
     def sums(self, got: Got, data: Examples) -> Sent:
         """A_i = Z'Z, b_i = Z'Y and |Y|^2."""
-        a, b, square = exact_heads.sums(self.designs(got, data))
+        of = self.designs(got, data)
+        told = replace(of, z=self.told(of.z, of.y, data.sizes))
+        a, b, square = exact_heads.sums(told)
         rows: dict[str, Array] = {"a": a.astype(np.float32), "b": b.astype(np.float32)}
         return Sent(rows=rows, metrics={"square": square})
 
@@ -92,6 +98,7 @@ class FedRepExactClient(Client[FedRepExactKeys]):
     def softmax(self, got: Got, data: Examples) -> Sent:
         """h_i of the multinomial loss, and how much of a record's loss it leaves at most."""
         of, pull = self.designs(got, data), float(got.options["pull"])
+        of = replace(of, z=self.told(of.z, of.y, data.sizes))
         w = self.centres(got, of)
         theta = softmax_heads.heads(of, w, pull)
         rows: dict[str, Array] = {"head": exact_heads.as_rows(self.network, theta)}
@@ -131,6 +138,17 @@ class FedRepExactClient(Client[FedRepExactKeys]):
         )
         shares = np.asarray(got.rows["shares"], np.float64)
         return exact_heads.expected(of, self.thetas(got.shared["centres"]), shares, least)
+
+    def told(self, x: Tensor, y: Tensor, sizes: Ints) -> Tensor:
+        """The rows as what is sent is of them: none stands out; UserError on too few."""
+        if self.floor < 2:
+            return x
+        for place in np.flatnonzero(sizes < self.floor):
+            why = f"fewer samples than min-share={self.floor}: no sums of them are sent"
+            raise UserError(self.users[int(place)], "train", why)
+        inputs, labels = (part.double().cpu().numpy() for part in (x, y))
+        found = of_users(inputs, labels, sizes, np.zeros(len(x), np.int64), self.floor)
+        return torch.from_numpy(found.x).to(x)
 
     def thetas(self, rows: Array) -> Floats:
         """Flat heads as Theta."""

@@ -15,7 +15,7 @@ import torch
 from corsage.clients.base import Got, Models, Sent
 from corsage.clients.convex import Answer
 from corsage.clients.known_clusters import likelihood
-from corsage.clients.known_clusters.cohort import CohortClient
+from corsage.clients.known_clusters.floored import FlooredClient
 from corsage.core.arrays import Array, Arrays, Floats
 from corsage.core.messages.asked import Takes, floats
 from corsage.core.messages.encoding import as_sent
@@ -35,7 +35,6 @@ from corsage.solvers.known_clusters.variances.covariance import prediction
 from corsage.solvers.known_clusters.variances.laplace import laplace_sums
 from corsage.solvers.known_clusters.variances.reml import level_sums
 from corsage.solvers.losses.linear_losses import LinearLosses
-from corsage.strategies.known_clusters.mixed_state import MixedModelKeys
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ NEWCOMER_STEPS = 50
 """Newton's steps of a new user whose coefficients are tied differently."""
 
 
-class MixedModelClient(CohortClient[MixedModelKeys]):
+class MixedModelClient(FlooredClient):
     """The users of the mixed model; each keeps its theta_i."""
 
     takes = Takes(  # not `each`: of a device's users only sums go up
@@ -90,17 +89,18 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
     def step(self, got: Got) -> Sent:
         """theta_i from w_j, and P_i, q_i of the quadratics there, summed up."""
         options, theta, length = got.options, self.theta(), (0.0, 0.0)
-        now = self.quadratics(theta, options["as"])
-        sums: dict[str, Array] = {"em": np.zeros((2, theta.shape[1]))} if options["em"] else {}
+        kind, sums = options["as"], dict[str, Array]()
+        if options["em"]:
+            sums["em"] = np.zeros((2, theta.shape[1]))
         if options["moves"]:
             if options["em"]:
-                sums["em"] = self.expected(now, got.rows)
-            after = self.moved(theta, now, options["as"], got.rows)
-            length, theta = tuple(travelled(after - theta, after)), after
-            now = self.quadratics(theta, options["next"])
+                sums["em"] = self.expected(self.told(theta, kind), got.rows)
+            after = self.moved(theta, self.quadratics(theta, kind), kind, got.rows)
+            length, theta, kind = tuple(travelled(after - theta, after)), after, options["next"]
+        now = self.told(theta, kind)
         users = np.zeros(len(theta), np.int64)
         own = ClusterSums.of(now.a, now.b, self.ties(got.rows["next"]), users, 1)
-        metrics = {"moved": np.array(length[0]), "length": np.array(length[1])}
+        metrics = {"moved": np.array(length[0]), "length": np.array(length[1]), **self.floored}
         return Sent({}, {**sums, "sums": own.packed()[0]}, {"theta": theta}, metrics)
 
     def own_quadratics(self, got: Got) -> Sent:
@@ -110,10 +110,10 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
         """
         kind, theta = got.options["as"], self.theta()
         after = self.rooted(theta, kind, got.rows) if got.options["moves"] else theta
-        rows = self.squares if kind == EXACT else packed(self.quadratics(after, kind))
+        rows = self.told_squares if kind == EXACT else packed(self.told(after, kind))
         sums = rows if got.options.get("each") else rows.sum(0, keepdims=True)
         moved, length = travelled(after - theta, after)
-        metrics = {"moved": np.array(moved), "length": np.array(length)}
+        metrics = {"moved": np.array(moved), "length": np.array(length), **self.floored}
         return Sent({}, {"sums": sums}, {"theta": after}, metrics)
 
     def deliver(self, got: Got) -> Sent:
@@ -122,10 +122,11 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
 
     def likelihood_sums(self, got: Got) -> Sent:
         """The sums that the likelihood is made of, for every ratio rho."""
-        whole, yy = self.quadratics(self.theta(), EXACT), self.squares[:, -1]
+        whole, yy = self.told(self.theta(), EXACT), self.told_squares[:, -1]
         users, ratios = np.zeros(len(yy), np.int64), np.asarray(got.options["ratios"])
         varies = last_only(whole.b.shape[1]) if got.options.get("intercepts") else None
-        sums = level_sums(whole.a, whole.b, yy, self.sizes, users, 1, ratios, varies).arrays()
+        sizes = self.sizes if self.floor < 2 else self.sizes * self.shared.some
+        sums = level_sums(whole.a, whole.b, yy, sizes, users, 1, ratios, varies).arrays()
         return Sent(rows={name: rows[0] for name, rows in sums.items()})
 
     def summary(self, got: Got) -> Sent:
@@ -204,23 +205,42 @@ class MixedModelClient(CohortClient[MixedModelKeys]):
     def quadratics(self, theta: Floats, kind: str) -> Quadratics:
         """A_i and b_i: of the squared loss itself; or of what others are near theta_i, or below."""
         if kind == EXACT:
-            d = theta.shape[1]
-            return Quadratics(unpack(self.squares[:, : -d - 1], d), self.squares[:, -d - 1 : -1])
-        losses, at = self.losses, self.tensor(theta)
+            return unpacked(self.squares)
+        return self.near(self.losses, theta, kind)
+
+    def near(self, losses: LinearLosses, theta: Floats, kind: str) -> Quadratics:
+        """A_i and b_i of what losses are like near theta_i."""
+        at = self.tensor(theta)
         curved = losses.hessian(at) if kind == NEWTON else losses.above(at)
         hessian, gradient = (part.double().cpu().numpy() for part in (curved, losses.gradient(at)))
         return Quadratics(*newton_message(hessian, gradient, theta))
 
     @property
     def squares(self) -> Floats:
-        """A_i, b_i and y'y of the squared loss, as they are sent; prepared once a node."""
+        """A_i, b_i and y'y of the squared loss; prepared once a node."""
+        return self.prepared("squares", lambda: squares_of(self.losses))
+
+    # What may be told of the rows.
+
+    def told(self, theta: Floats, kind: str) -> Quadratics:
+        """A_i and b_i as they are sent: of rows none of which stands out; 0 of too few."""
+        if kind == EXACT:
+            return unpacked(self.told_squares)
+        if self.floor < 2:
+            return self.quadratics(theta, kind)
+        near, some = self.near(self.told_losses, theta, kind), self.shared.some
+        return Quadratics(near.a * some[:, None, None], near.b * some[:, None])
+
+    @property
+    def told_squares(self) -> Floats:
+        """A_i, b_i and y'y of the squared loss, as they are sent."""
+        if self.floor < 2:
+            return self.squares
 
         def made() -> Floats:
-            whole = self.losses.quadratic()
-            a, b, c = (part.double().cpu().numpy() for part in (whole.a, whole.b, whole.c))
-            return np.asarray(as_sent(packed(Quadratics(a, b), 2 * c)[None])[0])
+            return squares_of(self.told_losses) * self.shared.some[:, None]
 
-        return self.prepared("squares", made)
+        return self.prepared(("told squares", self.floor), made)
 
     @property
     def losses(self) -> LinearLosses:
@@ -298,6 +318,19 @@ def packed(own: Quadratics, yy: Floats | None = None) -> Floats:
     """A_i's upper half, b_i, and y'y if there is one (n, d(d+1)/2 + d + 1)."""
     last = np.zeros(len(own.b)) if yy is None else yy
     return np.concatenate([pack(own.a), own.b, last[:, None]], axis=1)
+
+
+def squares_of(losses: LinearLosses) -> Floats:
+    """A_i, b_i and y'y of squared losses, with the digits that are sent."""
+    whole = losses.quadratic()
+    a, b, c = (part.double().cpu().numpy() for part in (whole.a, whole.b, whole.c))
+    return np.asarray(as_sent(packed(Quadratics(a, b), 2 * c)[None])[0])
+
+
+def unpacked(squares: Floats) -> Quadratics:
+    """A_i and b_i of such rows."""
+    d = int(np.sqrt(2 * squares.shape[1])) - 1
+    return Quadratics(unpack(squares[:, : -d - 1], d), squares[:, -d - 1 : -1])
 
 
 def last_only(d: int) -> Floats:

@@ -9,12 +9,15 @@ import numpy as np
 
 from corsage.clients.base import Got, Sent
 from corsage.clients.convex import Answer
+from corsage.clients.known_clusters.floored import doubles
 from corsage.clients.known_clusters.mixed_model import MixedModelClient
-from corsage.core.arrays import Floats
+from corsage.core.arrays import Floats, Ints
 from corsage.core.messages.asked import floats
 from corsage.core.seeding import user_keys
-from corsage.solvers.known_clusters.folds import SINGLE_CENTRE_GRID, Folds, keyed_folds
+from corsage.networks.batches import Examples
+from corsage.solvers.known_clusters.folds import SINGLE_CENTRE_GRID, Folds, keyed, sums_in
 from corsage.solvers.known_clusters.mixed_model import pack, personal, shrunk
+from corsage.strategies.known_clusters.single_cluster import CV
 
 
 class SingleClusterClient(MixedModelClient):
@@ -54,8 +57,20 @@ class SingleClusterClient(MixedModelClient):
         return self.prepared("folds", self._dealt)
 
     def _dealt(self) -> Folds:
-        """The same, made anew: the folds are drawn for each user alone."""
-        losses = self.losses
-        x, y = (part.double().cpu().numpy() for part in (losses.features, losses.labels))
-        x = np.column_stack([x, np.ones(len(x))]) if losses.intercept else x
-        return keyed_folds(x, y, losses.counts, user_keys(self.task.seed, "folds", self.users))
+        """The same, made anew; of users with too few rows nothing."""
+        data = self.train_data(self.limits)
+        x, (user, fold) = self.columns(data), self.folds_of(data.sizes)
+        y = doubles(data.y)
+        if self.floor >= 2:
+            some = self.shared.some[user]
+            x, y = self.shared.x * some[:, None], y * some
+        return sums_in(x, y, user, fold)
+
+    def folds_of(self, sizes: Ints) -> tuple[Ints, Ints]:
+        """The user of each row, and its fold: they are drawn for each user alone."""
+        return keyed(sizes, user_keys(self.task.seed, "folds", self.users), self.floor)
+
+    def parts(self, data: Examples) -> Ints:
+        """With cross-validation, the folds: sums are of whole ones."""
+        cross = getattr(self.keys, "single_cluster_lambda", "") == CV
+        return self.folds_of(data.sizes)[1] if cross else super().parts(data)

@@ -236,6 +236,12 @@ class ModelKeys(Keys):
     ridge: float = key(
         0.0, "convex methods: c in f_i + c/2 |w|^2, on the weights and not the intercept", low=0.0
     )
+    min_share: int = key(
+        0,
+        "sums of users' rows (mixed models, exact heads): no row has a leverage above 1/min-share "
+        "among those that they are of; 0, 1: any. Devices take at least their own min-share",
+        low=0,
+    )
     precision: str = key(
         "float64", "convex methods: numbers they compute with", choices=("float64", "float32")
     )

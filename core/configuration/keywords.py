@@ -91,6 +91,7 @@ class Keywords(TypedDict, total=False):
     training_path: str
     loss_scale: str
     ridge: float
+    min_share: int
     precision: str
     batch_norm: str
     local_epochs: int
@@ -204,7 +205,7 @@ class Keywords(TypedDict, total=False):
     mixed_intervals: Annotated[str, Own("Mixed model", "auto", "mixed-model, single-cluster")]
     mixed_summary: Annotated[str, Own("Mixed model", "users", "mixed-model, single-cluster")]
     mixed_paths: Annotated[bool, Own("Mixed model", True, "mixed-model, single-cluster")]
-    mixed_keep_sums: Annotated[bool, Own("Mixed model", True, "mixed-model, single-cluster")]
+    mixed_keep_sums: Annotated[bool, Own("Mixed model", False, "mixed-model, single-cluster")]
     single_cluster_lambda: Annotated[str | float, Own("Single cluster", "auto", "single-cluster")]
     convex_lambda: Annotated[str | float, Own("Convex clustering", "auto", "convex-clustering")]
     convex_solver: Annotated[str, Own("Convex clustering", "auto", "convex-clustering")]

@@ -42,7 +42,14 @@ class Folds(NamedTuple):
 
 
 def keyed_folds(x: Floats, y: Floats, counts: Ints, keys: NDArray[np.uint64]) -> Folds:
+    """The sums where users deal their records themselves, by their keys."""
+    return sums_in(x, y, *keyed(counts, keys))
+
+
+def keyed(counts: Ints, keys: NDArray[np.uint64], least: int = 1) -> tuple[Ints, Ints]:
     """Deal each user's records over the folds, beginning with a fold of its own.
+
+    A user's folds have `least` of its records, or none. The records' users, and their folds.
 
     Users draw for themselves, by their keys; records are in the users' order. One with fewer
     records than folds leaves out one at a time; with a single record it is at times predicted from
@@ -54,7 +61,8 @@ def keyed_folds(x: Floats, y: Floats, counts: Ints, keys: NDArray[np.uint64]) ->
     draws = np.empty(len(user))
     for number in range(int(counts.max())):
         draws[place == number] = uniforms(keys[user[place == number]], number)
-    return sums_of_folds(x, y, user, draws, (uniforms(keys, -1) * HELD_OUT_FOLDS).astype(np.int64))
+    starts = (uniforms(keys, -1) * HELD_OUT_FOLDS).astype(np.int64)
+    return user, dealt(user, draws, starts, HELD_OUT_FOLDS, least)
 
 
 def sums_of_folds(
@@ -64,12 +72,25 @@ def sums_of_folds(
 
     The first one goes to the fold `starts` (n,).
     """
-    n, d = len(starts), x.shape[1]
+    return sums_in(x, y, user, dealt(user, draws, starts, folds), len(starts), folds)
+
+
+def dealt(user: Ints, draws: Floats, starts: Ints, folds: int, least: int = 1) -> Ints:
+    """The fold of each record, in the order of its user's `draws`; each has `least`, or none."""
     order = np.lexsort((draws, user))
-    counts = np.bincount(user, minlength=n)
+    counts = np.bincount(user, minlength=len(starts))
     place = np.arange(len(user)) - np.repeat(np.cumsum(counts) - counts, counts)
+    each = np.clip(counts // max(least, 1), 1, folds)
     fold = np.empty(len(user), np.int64)
-    fold[order] = (place + np.repeat(starts, counts)) % folds
+    fold[order] = (place % np.repeat(each, counts) + np.repeat(starts, counts)) % folds
+    return fold
+
+
+def sums_in(
+    x: Floats, y: Floats, user: Ints, fold: Ints, n: int = 0, folds: int = HELD_OUT_FOLDS
+) -> Folds:
+    """The sums of n users' records, where their folds are known."""
+    n, d = n or int(user.max()) + 1, x.shape[1]
     cell = fold * n + user
     a = by_cluster(x[:, :, None] * x[:, None, :], cell, folds * n)
     b, yy = by_cluster(x * y[:, None], cell, folds * n), by_cluster(np.square(y), cell, folds * n)

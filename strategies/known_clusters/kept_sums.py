@@ -49,7 +49,7 @@ class KeptSums:
         clusters = [cohort.cluster for cohort in cohorts for _ in cohort.users]
         counts = np.fromiter(map(train, users), np.float64, len(users))
         rows = np.concatenate([answer.rows["sums"] for answer in answers])
-        return cls(users, clusters, counts, rows)
+        return cls(users, clusters, counts * rows.any(1), rows)  # of too few rows nothing is sent
 
     def are_of(self, present: Present) -> bool:
         """True if they are those of all users that are there, in the clusters that they are in."""

@@ -37,7 +37,7 @@ from corsage.strategies.known_clusters.coins.conversation import (
 from corsage.strategies.known_clusters.coins.impossible import step_fault
 from corsage.strategies.known_clusters.estimation import VarianceEstimation
 from corsage.strategies.known_clusters.likelihood_rounds import Likelihood, held_columns
-from corsage.strategies.known_clusters.own_sums import TRAVELLED, OwnSums
+from corsage.strategies.known_clusters.own_sums import TRAVELLED, OwnSums, note_floor
 from corsage.strategies.known_clusters.units import Units, varying
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding
@@ -200,7 +200,9 @@ class MixedSolution:
         check_enough(self.job, number, replies)
         answers = {name: asked.found[name] for name in self.present.names if name in asked.found}
         self._solve(answers, number)
-        self._judge([a for own in answers.values() for a in own], number, not replies.dropped)
+        every = [a for own in answers.values() for a in own]
+        note_floor(self.job, every)
+        self._judge(every, number, not replies.dropped)
         return replies
 
     def _question(self, cohort: Cohort, estimates: bool) -> Request:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from corsage.core.arrays import INFINITE, Array, Floats
+from corsage.core.counts import Number
 from corsage.core.keys import key
 from corsage.solvers.known_clusters.newton_rounds import Pace, separated
 from corsage.solvers.known_clusters.standard import Standard
@@ -24,6 +25,11 @@ from corsage.strategies.known_clusters.kept_sums import KeptSums
 from corsage.strategies.known_clusters.likelihood_search import LikelihoodState
 from corsage.strategies.known_clusters.paths import parents
 
+AVERAGED, WITHHELD = (
+    Number(name, low=0.0, whole=True, per_sample=1.0, optional=True)
+    for name in ("averaged", "withheld")
+)
+"""The rows whose inputs are a group's mean in the sums that a cohort sends, and those in none."""
 ALL_COLUMNS = ("all",)
 """mixed-random where users differ in all coefficients."""
 MOST_SPREAD_NUMBERS = 200_000
@@ -107,7 +113,7 @@ class MixedModelKeys(ClusterKeys):
         "each level with a variance of its own; false: names like any others",
     )
     mixed_keep_sums: bool = key(
-        True,
+        False,
         "auto, squared loss: checkpoints hold the sums that each user sent, so that corsage forget "
         "can take one out",
     )

@@ -14,6 +14,7 @@ finds it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,7 @@ from corsage.solvers.known_clusters.variances.users_sums import Users, explained
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort, Present
 from corsage.strategies.known_clusters.clusters.strengths import AUTO
 from corsage.strategies.known_clusters.coins.conversation import (
+    Answer,
     Request,
     ask_each,
     check_enough,
@@ -65,6 +67,7 @@ from corsage.strategies.known_clusters.covariance_table import (
 )
 from corsage.strategies.known_clusters.estimation import NOISELESS
 from corsage.strategies.known_clusters.kept_sums import KeptSums
+from corsage.strategies.known_clusters.mixed_state import AVERAGED, WITHHELD
 from corsage.strategies.known_clusters.paths import (
     check_paths,
     tree_levels,
@@ -79,8 +82,8 @@ from corsage.strategies.rounds.turns import Script
 if TYPE_CHECKING:
     from corsage.strategies.known_clusters.mixed_state import MixedModelKeys, MixedModelState
 
-TRAVELLED = Number("moved", low=0.0), Number("length", low=0.0)
-"""The distance that a cohort's models moved, and their length: sums of squares."""
+TRAVELLED = Number("moved", low=0.0), Number("length", low=0.0), AVERAGED, WITHHELD
+"""The distance that a cohort's models moved, and their length: sums of squares; and counts."""
 SUMMED, USERS = "summed", "users"
 MOST_NUMBERS = 40_000_000
 """Numbers of all users' sums that are held at once."""
@@ -94,6 +97,20 @@ STANDING_STILL, STANDING_STILL_SINGLE = 1e-6, 1e-4
 """Models stand still if they move by less than this share of them; with float32."""
 SLOW = 25
 """Exchanges after which steps are halved: quadratics of some losses jump back and forth."""
+
+
+def note_floor(job: Job, answers: Sequence[Answer]) -> None:
+    """Say what of the rows is not in the sums as it is."""
+    averaged, held = (
+        sum(a.metrics.get(n.name, 0.0) for a in answers) for n in (AVERAGED, WITHHELD)
+    )
+    if averaged or held:
+        members = job.members.everybody
+        rows = sum(members[user].train for a in answers for user in a.cohort.users)
+        job.note(
+            f"min-share: of {rows:,} rows {averaged:,.0f} are in the sums with the mean inputs of "
+            f"some of their user, and {held:,.0f} of users with too few are not in them"
+        )
 
 
 class OwnSums:
@@ -186,6 +203,7 @@ class OwnSums:
         answers = [answer for name in present.names for answer in asked.found.get(name, [])]
         if not answers:
             return replies
+        note_floor(self.job, answers)
         members = self.job.members.everybody
         sums = KeptSums.of(answers, lambda user: members[user].train)
         if self.exact and self.keys.mixed_keep_sums:

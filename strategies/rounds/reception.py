@@ -8,7 +8,7 @@ the others.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -201,10 +201,24 @@ class Reception:
         mark = NOBODY
         if self.devices is not None:
             mark = self.devices.owner(node, introduction.proof)
+            if other := self._twin(node, mark.proof, introduction.users):
+                shared = f"its state-dir is node {other}'s, too: each SuperNode needs its own"
+                self._refuse(node, shared, number)
+                return None
             self.devices.pauses.end(node)
         self.roster.enter(node, Guest(introduction, mark))
         self.refused.pop(node, None)
         return node
+
+    def _twin(self, node: int, proof: str, users: Collection[str]) -> int:
+        """Another node that is there with the same state-dir's secret and other users, or 0.
+
+        With the same users it is the node that was there before it was started again.
+        """
+        for number, guest in self.roster.guests.items() if proof else ():
+            if number != node and guest.mark.proof == proof and set(guest.said.users) != set(users):
+                return number
+        return 0
 
     def _refuse(self, node: int, why: str, number: int, answered: bool = True) -> None:
         """Leave a node out; it is asked again after a pause."""

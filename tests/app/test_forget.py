@@ -40,6 +40,7 @@ def made(folder: Path, gone: bool = False, cluster: str = "a", **keys: Any) -> P
         "strategy": "mixed-model", "dataset": "csv", "data-file": table(folder, gone, cluster),
         "user-column": "who", "cluster-column": "group", "label-column": "y", "model": "linear",
         "labels": "numbers", "mixed-intervals": "never", "mixed-variances": "one",
+        "mixed-keep-sums": "true",
         "run-dir": folder / "runs", "cache-dir": folder / "cache",
         **{key.replace("_", "-"): value for key, value in keys.items()},
     }  # fmt: skip
@@ -143,7 +144,7 @@ def test_who_was_forgotten_does_not_come_back(
     [
         ({"strategy": "mixed-model,local", "local_rounds": 0}, GONE, "local cannot forget"),
         ({"new_users": 0.2}, GONE, "has users that are new"),
-        ({"mixed_keep_sums": "false"}, GONE, "sums of each user are not kept"),
+        ({"mixed_keep_sums": "false"}, GONE, "set mixed-keep-sums=true"),
         ({"known_gamma": 1.0, "mixed_variances": "auto"}, GONE, "sums of each user are not kept"),
         ({"mixed_variances": "summed"}, GONE, "sums of each user are not kept"),
         ({}, "nobody", "user nobody: is not among its 16 users"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import io
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,12 +15,16 @@ import torch
 from safetensors.numpy import load_file
 
 import corsage
+from corsage.app.command import run as corsage_run
 from corsage.app.engines import simulate
 from corsage.app.inference import export, predict
 from corsage.app.inference.predict import read_rows
 from corsage.app.inference.source import OfRun
+from corsage.app.results import known_models
+from corsage.app.results.csv_files import plain
 from corsage.core.configuration.config import Config
 from corsage.core.errors import CorsageError, DataError
+from corsage.networks import build
 
 SCHOOLS = {"s1": 1.0, "s2": -1.0, "s3": 5.0}
 KEYS = {
@@ -79,11 +85,16 @@ def test_numbers_stay_what_they_are_and_formulas_are_text(
     table: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, folder = table
-    (folder / "new.csv").write_text("a;b;note\n-2,5;+1e-3;=1+1\n-1,0;0;-1+A1\n")
+    notes = ["=1+1", "-1+A1", "\uff1d1+1", "\uff0b1", "\uff0dA1", "\uff20A1", "@A1"]
+    numbers = ["-2,5;+1e-3", "-1,0;0"] * 3 + ["-1,0;0"]
+    lines = (f'{row};"{note}"' for row, note in zip(numbers, notes, strict=True))
+    (folder / "new.csv").write_text("\n".join(["a;b;note", *lines, ""]), newline="")
     words = [str(run), "strategy=exact-local", "user=s1", str(folder / "new.csv")]
     code, out, _ = said(words, capsys)
-    rows = [line[:3] for line in csv.reader(out.splitlines(), delimiter=";")]
-    assert code == 0 and rows[1:] == [["-2,5", "+1e-3", "'=1+1"], ["-1,0", "0", "'-1+A1"]]
+    rows = [line[:3] for line in csv.reader(io.StringIO(out, newline=""), delimiter=";")]
+    assert code == 0 and [";".join(row[:2]) for row in rows[1:]] == numbers
+    assert [row[2] for row in rows[1:]] == [f"'{note}" for note in notes]
+    assert [plain(f"{sign}A1") for sign in "\t\r\n"] == ["'\tA1", "'\rA1", "'\nA1"]
 
 
 HEADER = str({"descr": "<f4", "fortran_order": False, "shape": (10**11, 3)}).ljust(117) + "\n"
@@ -235,3 +246,47 @@ def test_of_a_user_who_was_never_drawn_it_is_said(capsys: pytest.CaptureFixture[
     assert "user 3: was never drawn in training" in capsys.readouterr().err
     models.user("4")
     assert not capsys.readouterr().err
+
+
+PWN = """
+import pathlib, torch
+pathlib.Path("ran").write_text("")
+
+def factory(outputs):
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(2, outputs))
+"""
+
+
+def test_a_foreign_run_s_model_is_not_imported_but_where_it_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Trained here, it is; elsewhere, its folder beside the same code says what would be run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    (tmp_path / "pwn_of_a_run.py").write_text(PWN)
+    rows = "".join(f"{u},{i % 3},{i % 4},{i % 2}\n" for u in "ab" for i in range(12))
+    (tmp_path / "own.csv").write_text("user,p,q,label\n" + rows)
+    words = ["strategy=local", "dataset=csv", "data-file=own.csv", "model=pwn_of_a_run:factory"]
+    assert corsage_run([*words, "num-rounds=1", "run-dir=runs"]) == 0
+    place = str(next((tmp_path / "runs").iterdir()))
+    ask = [place, "user=a", "own.csv", "--out", "out.csv"]
+
+    def asked(*more: str) -> tuple[int, bool, str]:
+        (tmp_path / "ran").unlink(missing_ok=True)
+        known_models._ALLOWED.clear()
+        sys.modules.pop("pwn_of_a_run", None)
+        build._build.cache_clear()
+        build._auto.cache_clear()
+        code = predict.run([*ask, *more])
+        return code, (tmp_path / "ran").exists(), capsys.readouterr().err
+
+    assert asked()[:2] == (0, True)
+    (tmp_path / "pwn_of_a_run.py").write_text(PWN + "# edited\n")
+    assert asked()[:2] == (0, True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "stranger"))
+    code, ran, line = asked()
+    assert (code, ran) == (2, False)
+    assert "allow it by models=pwn_of_a_run:factory" in line and line.count("\n") == 1
+    assert corsage_run(["--resume", place]) == 2
+    assert not (tmp_path / "ran").exists()
+    assert asked("models=pwn_of_a_run:factory")[:2] == (0, True)

@@ -179,6 +179,7 @@ def test_exact_heads_in_clusters(fleet: Fleet, tmp_path: Path) -> None:
     text = f"{keys}{WORDS} {words} fedrep-exact-body-rounds=1"
     folder = fleet.finish(fleet.run(text))
     more = {**own, "fedrep-exact-body-rounds": 1, "strategy": "fedrep-exact", "num-rounds": 2}
+    more["min-share"] = 3  # as devices have it by default
     simulation = simulated(tmp_path, **{k.replace("-", "_"): v for k, v in more.items()})
     assert_same(folder, simulation, "fedrep-exact")
 

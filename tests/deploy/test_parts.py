@@ -88,12 +88,17 @@ CASES = {
     "exact heads, own body": (
         "fedrep-exact",
         "Body",
-        {"fedrep-exact-body-rounds": 1, "training-path": "loop"},
+        {"fedrep-exact-body-rounds": 1, "training-path": "loop", "min-share": 3},
     ),
     "exact heads, deep body": (
         "fedrep-exact",
         "Deep",
-        {"fedrep-exact-body-rounds": 1, "fedrep-exact-centre": "clusters", "batch-norm": "frozen"},
+        {
+            "fedrep-exact-body-rounds": 1,
+            "fedrep-exact-centre": "clusters",
+            "batch-norm": "frozen",
+            "min-share": 3,
+        },
     ),
 }
 

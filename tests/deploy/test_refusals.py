@@ -235,6 +235,7 @@ def test_every_key_that_counts_work_has_a_limit() -> None:
         "batch-size",  # at most the samples that there are
         "torch-threads",  # bounded by max-threads
         "augment-padding",  # an image stays as large as it is
+        "min-share",  # the more, the less is sent
         "knn-per-k",  # at most the samples that a user has
         "lr-step-rounds",  # the server's: a device is told the lr of its round
     }

@@ -31,6 +31,7 @@ class Devices(LocalGrid):
         for user, context in zip(data.users, self._contexts.values(), strict=True):
             state_dir = str(folder / f"state-{user}")
             words = {"data": str(folder / f"{user}.npz"), "user": user, "state-dir": state_dir}
+            words["min-share"] = 0  # as a simulation, which tests compare with
             if data.num_classes:
                 words["num-classes"] = data.num_classes
             if user in data.clusters:

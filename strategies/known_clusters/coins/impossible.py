@@ -40,8 +40,8 @@ def step_fault(rows: Arrays, gamma: Floats, users: int) -> str:
 
 
 def likelihood_fault(rows: Arrays, records: int, users: int) -> str:
-    """The sums of `RemlSums` of so many records and users."""
-    if rows["records"] != records or rows["users"] != users:
+    """The sums of `RemlSums` of so many users, and of no more than so many records."""
+    if not 0 <= rows["records"] <= records or rows["users"] != users:
         return f"its sums cannot be: they are not of {records} records of {users} users"
     yy, least = rows["yy"], -MATRIX_ROUNDING * abs(float(rows["yy"][0]))
     if (yy < least).any() or (rows["ld"] < 0).any() or rows["trace"] < 0:
@@ -76,7 +76,8 @@ def _quadratic_fault(sums: Floats, d: int, exact: bool, counts: Floats) -> str:
         return "its sums cannot be: they are of no squares"
     records = a[:, -1, -1][: len(counts)]
     most = counts * (1 + MATRIX_ROUNDING) * (1 if exact else STEEPEST)
-    wrong = (records > most) | (exact & (records < counts * (1 - MATRIX_ROUNDING)))
+    none = ~sums[: len(counts)].any(1)  # nothing is sent of too few
+    wrong = (records > most) | (exact & ~none & (records < counts * (1 - MATRIX_ROUNDING)))
     if wrong.any():
         return f"its sums cannot be: they are not of {counts[np.argmax(wrong)]:.0f} records"
     return ""

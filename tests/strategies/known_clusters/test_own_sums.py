@@ -237,7 +237,7 @@ def test_devices_with_one_user_send_the_same_and_others_their_sum(
 def test_a_device_never_sends_rows_of_several_users() -> None:
     """Their sum, unless it is asked for `each`, which is no word that a device reads."""
     squares = packed(Quadratics(np.tile(np.eye(2), (4, 1, 1)), np.ones((4, 2))), np.ones(4))
-    client: Any = SimpleNamespace(theta=lambda: np.zeros((4, 2)), squares=squares)
+    client: Any = SimpleNamespace(theta=lambda: np.zeros((4, 2)), told_squares=squares, floored={})
     options = {"as": "exact", "moves": False}
     sent = MixedModelClient.own_quadratics(client, Got(options=options))
     assert sent.rows["sums"].tolist() == [[4.0, 0.0, 4.0, 4.0, 4.0, 4.0]]

@@ -299,6 +299,15 @@ def test_a_device_that_starts_again_has_its_id_at_once(known_by: str) -> None:
     assert sum("is refused as user 0" in note for note in notes.notes) == 1
 
 
+def test_two_supernodes_with_one_state_dir_are_one_and_a_line() -> None:
+    """Their users' states and their secret are in each other's hands; who was first stays."""
+    grid = Impostors({3: "other"})
+    grid.proofs = {0: "shared", 3: "shared"}
+    _, _, notes = federate("fedrep", grid=grid, **SMALL)
+    assert (0, "train") in grid.worked and (3, "train") not in grid.worked
+    assert any("its state-dir is node" in note for note in notes.notes)
+
+
 def test_a_resumed_run_remembers_whose_ids_are() -> None:
     """A stranger that is there first when the run is resumed is put out again."""
     grid = Impostors({})
