@@ -62,6 +62,7 @@ COMMANDS = {
     "fuzz-device": "device.command",
     "doors": "doors",
     "pfllib-split": "pfllib_split",
+    "liars": "liars",
 }
 """Commands with options of their own, and the modules that they are in."""
 

@@ -25,15 +25,16 @@ def pieces(size: int, rows: int = 1) -> Iterator[slice]:
     return (slice(i, min(i + step, size)) for i in range(0, size, step))
 
 
-def finite(array: NDArray[Any]) -> bool:
-    """Tell whether all numbers are finite."""
+def finite(array: NDArray[Any], most: float = np.inf) -> bool:
+    """Tell whether all numbers are finite, or smaller than so much."""
     flat = array.reshape(-1)
-    return all(bool(np.isfinite(flat[piece]).all()) for piece in pieces(flat.size))
+    return all(bool((np.abs(flat[piece]) < most).all()) for piece in pieces(flat.size))
 
 
-def finite_rows(rows: NDArray[Any]) -> Bools:
-    """Mark the rows of finite numbers alone."""
-    return np.array([True] * len(rows) if finite(rows) else [finite(row) for row in rows], bool)
+def finite_rows(rows: NDArray[Any], most: float = np.inf) -> Bools:
+    """Mark the rows of such numbers alone."""
+    fine = [True] * len(rows) if finite(rows, most) else [finite(row, most) for row in rows]
+    return np.array(fine, bool)
 
 
 def added(terms: Floats) -> tuple[Floats, Floats]:

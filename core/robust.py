@@ -24,10 +24,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from corsage.core.arrays import Array, Floats, Ints
+from corsage.core.arrays import Array, Bools, Floats, Ints
 
 BLOCK_NUMBERS = 2**19
 """Numbers that are worked on at once, so that they stay in the processor's cache."""
+MOST_ASIDE = 0.3
+"""The share of users that may be set aside."""
 
 
 def lengths(rows: Array, origin: Array) -> Floats:
@@ -62,7 +64,7 @@ def trimmed_mean(rows: Array, cut: int) -> Array:
     found = np.empty(rows.shape[1:], rows.dtype)
     for block in blocks(rows):
         # Whole sorts of short contiguous lines are faster than partitions at two places.
-        ordered = np.ascontiguousarray(flat_rows(rows)[:, block].T)
+        ordered = np.array(flat_rows(rows)[:, block].T, order="C")
         ordered.sort(axis=1)
         flat(found)[block] = ordered[:, cut : len(rows) - cut].mean(axis=1, dtype=np.float64)
     return found
@@ -98,6 +100,17 @@ def scores(squares: Floats, bad: int) -> Floats:
 def least(values: Floats, number: int) -> Ints:
     """The places of the `number` least values, in their order."""
     return np.sort(np.argsort(values, kind="stable")[:number])
+
+
+def outlying(rows: Array, times: float = 10.0, least: float = 0.0) -> Bools:
+    """Users so many median distances from the median of all, which count as `least` each.
+
+    Of 30% at most: of more the farthest. Without such users a mean over the rest is the plain one.
+    """
+    away = lengths(rows, median(rows))
+    far = away > times * max(float(np.median(away)), least)
+    far[np.argsort(-away, kind="stable")[int(MOST_ASIDE * len(rows)) :]] = False
+    return np.asarray(far)
 
 
 def weighted_mean(rows: Array, weights: Floats) -> Array:

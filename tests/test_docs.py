@@ -23,7 +23,7 @@ from corsage.app.help import pages
 from corsage.app.help.commands import COMMANDS
 from corsage.app.studies.grid import grid_of
 from corsage.app.tour import STOPS
-from corsage.benchmarks import doors
+from corsage.benchmarks import doors, liars
 from corsage.benchmarks.__main__ import COMMANDS as BENCHMARK_COMMANDS
 from corsage.benchmarks.__main__ import MINUTES
 from corsage.benchmarks.chaos import command as chaos
@@ -141,8 +141,8 @@ def understood_experiment(words: list[str]) -> None:
 
 def understood_benchmarks(words: list[str]) -> None:
     """`python -m corsage.benchmarks ...`."""
-    if words[:1] == ["doors"]:
-        doors.parser().parse_args(words[1:])
+    if words[:1] in (["doors"], ["liars"]):
+        (doors if words[0] == "doors" else liars).parser().parse_args(words[1:])
         return
     names = words[:1] if words[:1] == ["pfllib-split"] else words
     assert set(names) <= {*MINUTES, *BENCHMARK_COMMANDS, "NAME"}, words

@@ -39,6 +39,7 @@ from corsage.networks.network import NETWORK_LOCK
 # Rows of one group of users take at most this much memory.
 GROUP_BYTES = 64 * 2**20
 GROUP_USERS, FEW_USERS = 256, 4
+LARGEST_ENTRY = 1e15
 DIVERGED = "; if training diverges: a smaller lr, or inputs scaled to about 1"
 
 
@@ -206,7 +207,8 @@ class Worker:
                 wanted = (len(users), *shapes.get(name, rows.shape[1:]))
                 if rows.shape != wanted:
                     raise ValueError(f"wrong shape: {kind}{name} is {rows.shape}, not {wanted}")
-                fine = finite_rows(rows)
+                # Of a mean with an entry beyond that nobody could tell whose it is.
+                fine = finite_rows(rows, LARGEST_ENTRY if part is sent.mean else np.inf)
                 for place in np.flatnonzero(good & ~fine).tolist():
                     why = f"{self.kind}: {name} is not finite{DIVERGED}"
                     self.report.failed[users[place]] = why

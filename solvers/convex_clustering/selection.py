@@ -11,7 +11,7 @@ no sharing, and than models along the path, by more than chance explains.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from corsage.solvers.convex_clustering.partitions import (
 )
 from corsage.solvers.convex_clustering.reading import in_order
 from corsage.solvers.convex_clustering.runs import Solved, Task
-from corsage.solvers.losses.held_out import Fold
+from corsage.solvers.losses.held_out import Fold, bounded
 
 MODELS_GRID, COARSE, LOWEST = 30, 15, 1 / 50
 """Number of lambda to try, for models and in each fold; the least as a share of the largest."""
@@ -179,7 +179,8 @@ def choose_for_models(users: Users, edges: Edges) -> ModelChoice:
     (lams,) = grids(users, edges, [HOLD_OUT], MODELS_GRID)
     tasks = [Task(Penalty(lam, edges), HOLD_OUT) for lam in lams.tolist()]
     found = users.solve(tasks, most=PATH_EXCHANGES)
-    scores = np.array([float(np.nanmean(each.held)) for each in found])
+    heard = bounded(np.stack([each.held for each in found]))
+    scores = np.array([float(np.nanmean(losses)) for losses in heard])
     best = int(np.argmin(scores))
     return ModelChoice(float(lams[best]), lams, scores, found[best])
 
@@ -255,7 +256,8 @@ def judged(
     for place, solved in enumerate(paths[None]):
         lost = mean_of_known(np.stack([paths[fold][place].held for fold in folds]))
         found.append(Candidate(MODELS, place, lost, len(np.unique(solved.x, axis=0))))
-    return found
+    heard = bounded(np.stack([each.losses for each in found]))
+    return [replace(each, losses=losses) for each, losses in zip(found, heard, strict=True)]
 
 
 def by_score(each: Candidate) -> float:

@@ -11,6 +11,9 @@ from corsage.core.arrays import Floats, Ints
 from corsage.core.seeding import generator
 from corsage.solvers.losses.convex import Losses
 
+LOUDEST = 4.0
+"""Times what the upper quarter's losses differ by that anybody's count for."""
+
 
 @dataclass(frozen=True)
 class Fold:
@@ -44,3 +47,18 @@ class HeldOut(Protocol):
         NaN for a user who has none: it does not count.
         """
         ...
+
+
+def bounded(losses: Floats) -> Floats:
+    """Losses (K, N) under K choices, of N users of whom nobody's choice is louder than others'.
+
+    They differ by `LOUDEST` times what the upper quarter's do at most. NaN is not known.
+    """
+    known = ~np.isnan(losses)
+    low = np.where(known, losses, np.inf).min(0)
+    most = np.where(known, losses, -np.inf).max(0)
+    differ = np.where(known.any(0), most - low, 0.0)
+    limit = LOUDEST * float(np.quantile(differ, 0.75))
+    loud, found = differ > limit, np.array(losses)
+    found[:, loud] = low[loud] + limit / differ[loud] * (losses[:, loud] - low[loud])
+    return found

@@ -212,6 +212,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         if isinstance(self.solver, Newton):
             return (yield from self.newton_round(self.solver, number))
         replies = yield from super().round(number)
+        self.questions.count_failures(replies)
         if number % self.keys.convex_certify_every == 0:
             yield from self.certify(number)
         return replies
@@ -226,6 +227,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         question = question_to(self.job, "train", users, parcel, schema, options, number)
         replies = in_order((yield question), users)
         self.job.accept(number, replies)
+        self.questions.count_failures(replies)
         found = heard(self.questions, users, probes, replies)
         if len(replies.users) == len(users):
             solver = solver.after(run, found)
@@ -321,7 +323,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         """The certificate and the clusters, and who is left out of them."""
         aside = [(f"user {user}", why) for user, why in self.state.disproved.items()]
         found = self.report.findings(self.solved, self.state.reading)
-        return [*found, Finding("Left out: no convex loss answers so", aside)] if aside else found
+        return [*found, Finding("Left out for the rest of the run", aside)] if aside else found
 
     def extra_evaluations(self) -> dict[str, dict[str, Any]]:
         """The clusters' own models, without any pull between them; what did best of all."""

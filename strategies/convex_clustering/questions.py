@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from corsage.strategies.convex_clustering.remote_losses import RemoteUsers
 
 T = TypeVar("T")
+MOST_FAILURES = 3
+"""Rounds in a row in which a user's answer cannot be used; then it is left out for good."""
 FOUND_ONE = Number("found", low=0.0, high=1.0, whole=True)
 ANSWERED_NUMBERS: dict[str, tuple[Number, ...]] = {
     "prox": (),
@@ -68,6 +70,7 @@ class Questions:
 
     def __init__(self, job: Job) -> None:
         self.job, self.disproof = job, Disproof(job.config.model.precision)
+        self.failures: dict[str, int] = {}
 
     def ask(
         self,
@@ -128,6 +131,17 @@ class Questions:
             whose = "; ".join(f"user {user}: {faults[user]}" for user in liars[:3])
             raise Unanswered(f"{self.job.name}: no convex loss answers so: {whose}", liars)
 
+    def count_failures(self, replies: Replies) -> None:
+        """Leave out for good those who answer round after round, and never with what counts."""
+        silent = {user for users in replies.silent.values() for user in users}
+        failed = [user for user in replies.dropped if user not in silent]
+        self.failures = {user: self.failures.get(user, 0) + 1 for user in failed}
+        for user, times in self.failures.items():
+            if times >= MOST_FAILURES:
+                why = f"{times} times in a row {replies.dropped[user]}"
+                self.disproof.faults.setdefault(user, why)
+        self.believe(failed)
+
     def without_silent(self, script: Callable[[], Script[T]]) -> Script[T]:
         """A script of questions that all must answer; it begins anew without those who do not.
 
@@ -150,7 +164,7 @@ class Questions:
         """A note on users without whom it begins anew."""
         whys = {self.disproof.faults[user] for user in users if user in self.disproof.faults}
         why = (
-            f" for the rest of the run: {', '.join(sorted(whys))}, as of no convex loss"
+            f" for the rest of the run: {', '.join(sorted(whys))}"
             if whys
             else (" of what needs an answer of everybody")
         )

@@ -36,6 +36,7 @@ class FedRepExactState(BodyState):
     answered : how many users' sums that is from.
     at_boundary : whether rho is at an end of where it is looked for.
     projected : whether the body's first layer was set.
+    aside : users whose moments are too far from the others' to count; nor do their sums.
     """
 
     wbar: Floats32
@@ -52,6 +53,7 @@ class FedRepExactState(BodyState):
     answered: int = 0
     at_boundary: bool = False
     projected: bool = False
+    aside: list[str] = field(default_factory=list)
 
     def told(self) -> dict[str, float]:
         """gamma, infinite before anything is known, sigma^2, the heat, the multinomial pull."""
@@ -81,4 +83,6 @@ class FedRepExactState(BodyState):
         if self.pull:
             rows.append(("pull of the multinomial loss", f"{self.pull:.3g}"))
             rows.append(("left of a record's loss, at most", f"{self.left:.2g}"))
-        return [Finding("heads by restricted maximum likelihood", rows)]
+        found = [Finding("heads by restricted maximum likelihood", rows)]
+        lines = [(f"user {user}", "its inputs; its sums are its own alone") for user in self.aside]
+        return [*found, Finding("Set aside: far from all others", lines)] if lines else found

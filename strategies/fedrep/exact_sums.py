@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from corsage.core.arrays import Array, Arrays
 from corsage.core.counts import Number
 from corsage.core.errors import ConfigError, ModelError, RoundFailed
+from corsage.core.finite_pieces import add_weighted, mean_of
 from corsage.core.messages.replies import Replies, name_users
+from corsage.core.registry import attachment
 from corsage.strategies.rounds.job import Job
+from corsage.strategies.rounds.means.user_rows import user_weights
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
@@ -19,6 +24,9 @@ SQUARE = Number("square", low=0.0)
 ONE_HOT = Number("square", low=0.0, per_sample=1.0)
 """|Y|^2 of numbers, and of classes: there it is the number of samples."""
 
+MOST_NUMBERS = 2**28
+"""So many numbers of all users the server holds at once; of more it has nodes' sums alone."""
+
 LEFT = Number("left", low=0.0)
 """The part of a record's loss that a multinomial head leaves at most, on average."""
 
@@ -27,6 +35,33 @@ def numbers(asked: str, labels: bool) -> tuple[Number, ...]:
     """Numbers that users report with the answer to a question; `labels` are numbers or classes."""
     known = {"sums": (SQUARE if labels else ONE_HOT,), "softmax": (LEFT,)}
     return known.get(asked, ())
+
+
+def means_of_most(job: Job, replies: Replies) -> tuple[Arrays, list[str]]:
+    """The means over users of arrays of which each sent its own, and who is too far out for them.
+
+    Without such a user they are the plain means, to the last bit.
+    """
+    rules, far = attachment("robust"), np.zeros(len(replies.users), bool)
+    if rules is not None:
+        far = np.any([rules.outlying(rows) for rows in replies.rows.values()], 0)
+    aside = [user for user, is_far in zip(replies.users, far, strict=True) if is_far]
+    if aside:
+        job.note(f"{name_users(aside)} set aside: far from all others in what inputs are")
+    keys = job.config
+    weights = user_weights(replies, keys.train.weighting, keys.federation.max_share) * ~far
+    means = Arrays()
+    for name, rows in replies.rows.items():
+        sums = add_weighted(None, rows[~far], weights[~far])
+        means[name] = mean_of([(1.0, sums)], weights.sum(), rows.dtype)
+    return means, aside
+
+
+def least(rows: Array) -> int:
+    """The column of the least loss over the users, of whom nobody is too loud."""
+    from corsage.solvers.losses.held_out import bounded
+
+    return int(np.argmin(bounded(np.asarray(rows, np.float64).T).mean(1)))
 
 
 def check_exact(network: Network, loss: str) -> None:
@@ -56,8 +91,12 @@ def rows_of(replies: Replies, d: int, outputs: int) -> Rows:
     return Rows(a, b, square, np.asarray(replies.metrics["num-examples"], np.float64))
 
 
-def sound(name: str, job: Job, rows: Rows, users: list[str]) -> tuple[Rows, list[str]]:
+def sound(
+    name: str, job: Job, rows: Rows, users: list[str], aside: Sequence[str]
+) -> tuple[Rows, list[str]]:
     """The sums that can be of data, and whose they are; the others are left out, and named.
+
+    Who is set aside has been named.
 
     If there are no more records than a head has numbers, a middle that fits them all leaves nothing
     that variances could be found from: that is refused.
@@ -67,6 +106,7 @@ def sound(name: str, job: Job, rows: Rows, users: list[str]) -> tuple[Rows, list
     fine = possible(rows)
     if wrong := [user for user, is_fine in zip(users, fine, strict=True) if not is_fine]:
         job.note(f"{name_users(wrong)} left out: their sums are of no data")
+    fine &= np.array([user not in aside for user in users])
     kept = Rows(*(part[fine] for part in rows))
     if not fine.any():
         raise RoundFailed(f"{name}: no user's sums can be of data.")

@@ -37,10 +37,19 @@ from corsage.core.arrays import Arrays, Floats32, Ints
 from corsage.core.errors import ConfigError, ModelError
 from corsage.core.messages.replies import Replies, reading_order
 from corsage.core.messages.schema import Schema
+from corsage.core.messages.wire import ROWS_BY_USER
 from corsage.core.seeding import generator
 from corsage.strategies.fedrep.exact_keys import FedRepExactKeys
 from corsage.strategies.fedrep.exact_state import EVERYBODY, FedRepExactState
-from corsage.strategies.fedrep.exact_sums import check_exact, numbers, rows_of, sound
+from corsage.strategies.fedrep.exact_sums import (
+    MOST_NUMBERS,
+    check_exact,
+    least,
+    means_of_most,
+    numbers,
+    rows_of,
+    sound,
+)
 from corsage.strategies.fedrep.pulled_heads import named_heads
 from corsage.strategies.fedrep.softmax_centres import limits, refine, voters
 from corsage.strategies.rounds.base import Strategy
@@ -57,7 +66,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
     """The server: it holds the body phi, w_j, wbar and the variances."""
 
     name = "fedrep-exact"
-    by_user = ("a", "b", "head")
+    by_user = ("a", "b", "head", "mean", "sketch", "calibration", "strength")
     own_steps = "its heads are solved exactly"
     draws = False  # all users' sums in every round
     unprotected = "users send sums that are solved, only the body would be protected"
@@ -127,11 +136,17 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         more: Mapping[str, Any] | None = None,
     ) -> Script[Replies]:
         """One exchange with some users, of whom enough must answer."""
+        size = len(users) * sum(like.size for like in (template or {}).values())
         rows = tuple(name for name in self.by_user if name in (template or {}))
+        if what == "moments" and size > MOST_NUMBERS:
+            self.job.note(f"{size:,} numbers of moments are too many: no liar would be seen")
+            rows = ()
         told = numbers(what, self.job.network.criterion.numbers)
         schema = Schema(template or {}, rows, told)
         parcel = parcel or self.show(users, {})
         options = {**self.train_options, **self.state.told(), **(more or {}), "ask": what}
+        if rows:
+            options[ROWS_BY_USER] = True
         question = question_to(self.job, "train", users, parcel, schema, options, number)
         replies = yield question
         self.job.accept(number, replies)
@@ -153,10 +168,11 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         options = {"components": rank}
         nothing = Parcel()
         replies = yield from self.ask("moments", job.members.users, 0, nothing, template, options)
-        mean, sketch = (np.asarray(replies.mean[x], np.float64) for x in ("mean", "sketch"))
+        found, aside = means_of_most(job, replies) if replies.rows else (replies.mean, [])
+        mean, sketch = (np.asarray(found[x], np.float64) for x in ("mean", "sketch"))
         rng = generator(self.config.run.seed, "projection")
         body = projected(layer, self.state.body, mean, sketch, rank, rng)
-        self.state = replace(self.state, body=body, projected=True)
+        self.state = replace(self.state, body=body, projected=True, aside=aside)
 
     def _solve(self, number: int) -> Script[Replies]:
         """Sums, variances and centres; of classes also the heat."""
@@ -171,7 +187,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         }
         replies = yield from self.ask("sums", users, number, Parcel(self.shared()), like)
         own = rows_of(replies, d, outputs)
-        rows, answered = sound(self.name, self.job, own, replies.users)
+        rows, answered = sound(self.name, self.job, own, replies.users, self.state.aside)
         if self.keys.fedrep_exact_centre == "clusters":
             found = self._grouped(rows, answered)
             names, _ = self.numbered(answered)
@@ -184,7 +200,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
             like = {"calibration": np.zeros(len(HEATS), np.float32)}
             some = voters(self, "calibration", number, answered)
             answers = yield from self.ask("calibration", some, number, template=like)
-            heat = float(HEATS[np.argmin(answers.mean["calibration"])])
+            heat = float(HEATS[least(answers.rows["calibration"])])
             self.state = replace(self.state, heat=heat)
         if self.keys.fedrep_exact_loss == "multinomial":
             yield from refine(self, number, dict(zip(answered, limits(rows), strict=True)))

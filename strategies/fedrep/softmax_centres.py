@@ -27,6 +27,7 @@ from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import RoundFailed
 from corsage.core.messages.replies import Replies, name_users
 from corsage.core.seeding import generator
+from corsage.strategies.fedrep.exact_sums import least
 from corsage.strategies.rounds.turns import Script
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def _pulled(strategy: FedRepExact, number: int, users: list[str]) -> Script[FedR
     votes = yield from strategy.ask("strength", some, number, template=like)
     state = strategy.state
     heat = np.float32(state.heat)
-    pull = float(PULLS[np.argmin(votes.mean["strength"])] / (state.rho * state.heat))
+    pull = float(PULLS[least(votes.rows["strength"])] / (state.rho * state.heat))
     strategy.state = replace(state, pull=pull, w=heat * state.w, wbar=heat * state.wbar)
     return strategy.state
 

@@ -14,6 +14,8 @@ from google.protobuf.message import DecodeError
 import corsage.app.nodes.work
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
+from corsage.benchmarks import liars
+from corsage.benchmarks.attack import client_of, lying
 from corsage.clients.base import Got, Models, Sent
 from corsage.clients.fedavg import FedAvgClient
 from corsage.core.errors import RoundFailed, StateLost, UserError
@@ -118,6 +120,14 @@ def test_what_does_not_fit_a_float32_reaches_no_model(name: str) -> None:
     grid = Hostile(only("train", overflow))
     _, result, _ = federate(name, 12, [Watch()], grid, fraction_train=1.0, num_rounds=2)
     assert states == ["", ""] and result.json()[0]["dropped"] == {"3": 1}  # then it is set aside
+
+
+@pytest.mark.parametrize("value", [1e30, np.nan])
+def test_one_of_a_nodes_users_is_dropped_alone(value: float) -> None:
+    with lying(client_of("fedavg"), {"3"}, lambda name, true, came: np.full_like(true, value)):
+        _, result, notes = federate("fedavg", 2, fraction_train=1.0, num_rounds=2)
+    assert result.json()[0]["dropped"] == {"3": 2} and result.json()[0]["users"] == 12
+    assert any(note.startswith("user 3 is dropped: train: ") for note in notes.notes)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedrep", "scaffold", "ifca", "cfl", "fedmtl"])
@@ -298,3 +308,13 @@ def test_what_is_noted_is_one_clean_line(reason: str) -> None:
 
     _, _, notes = federate("fedavg", grid=Failing(app, 12), fraction_train=1.0, num_rounds=1)
     assert len(notes.notes) == 1 and notes.notes[0].isprintable() and len(notes.notes[0]) < 400
+
+
+def test_the_benchmark_says_what_is_lost_and_who_is_named(capsys: Any) -> None:
+    words = ["fedavg", "--liars", "1", "--lies", "not a number", "--robust", "none,median"]
+    assert liars.main(words) == 0
+    found = capsys.readouterr().out
+    assert "| fedavg | none | " in found and "(not a number), 1 held, 1 named" in found
+    with pytest.raises(SystemExit):
+        liars.main(["fedavg", "--lies", "a fib"])
+    assert "'a fib': not one of turned, " in capsys.readouterr().err

@@ -104,7 +104,11 @@ def absorbed(a: Floats, b: Floats, yy: Floats, ratio: float) -> Level:
     """Each row's models integrated out of its quadratic: x ~ N(centre, ratio I)."""
     m = torch.from_numpy(a) * ratio
     m.diagonal(dim1=-2, dim2=-1).add_(1.0)
-    factor = torch.linalg.cholesky(m)
+    factor, wrong = torch.linalg.cholesky_ex(m)
+    if (wrong > 0).any():  # where sums are large, rounding makes them less than 0
+        values, vectors = torch.linalg.eigh(m[wrong > 0])
+        m[wrong > 0] = (vectors * values.clamp(min=1.0)[:, None]) @ vectors.mT
+        factor = torch.linalg.cholesky(m)
     inverse = torch.cholesky_inverse(factor)
     q = (inverse @ torch.from_numpy(b)).numpy()
     inverse.neg_().diagonal(dim1=-2, dim2=-1).add_(1.0)

@@ -10,7 +10,7 @@ import numpy as np
 
 from corsage.solvers.known_clusters.coins.flips import Stretch, Walk
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort
-from corsage.strategies.known_clusters.coins.coin_server import CoinServer, StepCheck
+from corsage.strategies.known_clusters.coins.coin_server import CoinServer, StepCheck, sound
 from corsage.strategies.known_clusters.coins.conversation import (
     ClusterScript,
     Request,
@@ -45,7 +45,7 @@ class AL2SGDServer(CoinServer[AsyncAL2SGDState]):
             self.job.progress.round, replies, len(self.schedule.present.cohorts)
         )
         for answers in asked.found.values():
-            self.rows.hear(answers, ("slope",))
+            self.rows.hear(sound(self.job, self.state, answers), ("slope",))
         self.rows.settle_anchors()
         self.state.begun = True
 

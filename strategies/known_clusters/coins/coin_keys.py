@@ -104,6 +104,7 @@ class CoinState:
     iteration : t, how many iterations are done.
     reach : the median norm of the users' models in the first round, but at least 1.
     estimates : what there is to say of strengths that were on auto.
+    aside : cohorts whose answers were too far out to count for their cluster's centre.
     """
 
     model: Array
@@ -113,6 +114,7 @@ class CoinState:
     iteration: int = 0
     reach: float = 0.0
     estimates: list[Finding] = field(default_factory=list)
+    aside: list[str] = field(default_factory=list)
 
 
 def fixed_settings(

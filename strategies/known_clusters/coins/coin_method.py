@@ -206,7 +206,9 @@ class CoinMethod(Strategy[K, S]):
             *state.settings.texts(),
         ]
         communications = Finding("communications", self.schedule.communications(state.iteration))
-        return [Finding("settings", rows), communications, *state.estimates]
+        aside = [(f"user {name}", "its cluster's centre is without it") for name in state.aside]
+        far = [Finding("Set aside: far from all others", aside)] if aside else []
+        return [Finding("settings", rows), communications, *state.estimates, *far]
 
     def named_arrays(self) -> ArrayRecord:
         """thbar, by the names of the model's parameters."""

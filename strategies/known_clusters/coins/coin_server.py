@@ -12,7 +12,8 @@ from corsage.core.arrays import Arrays
 from corsage.core.counts import LARGEST_SQUARE, Number
 from corsage.core.errors import RoundFailed
 from corsage.core.measures import GRADIENT_STEPS
-from corsage.core.messages.replies import Replies
+from corsage.core.messages.replies import Replies, name_users
+from corsage.core.registry import attachment
 from corsage.solvers.known_clusters.coins.flips import Stretch, Walk
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort, KnownClusters
 from corsage.strategies.known_clusters.coins.coin_keys import CoinState
@@ -33,6 +34,8 @@ CONSTANTS = Number("smoothness", low=0.0), Number("convexity")
 REACH_METRIC = "reach"
 STEEP = 1e3
 """Losses are too steep for the others' steps, in units of the median a sample."""
+FEWEST = 4
+"""Cohorts of a cluster among whom it can be said who is far from the others."""
 DIVERGED = 1e8
 """A model this far out, in units of the first round's, has diverged; in that round, in units of
 the model that it began with: one user's lie must not take the others so far.
@@ -118,7 +121,8 @@ class CoinServer(Generic[S]):
         return f"its models are {far:.3g} far out" if far > self.far else ""
 
     def heard(self, answers: list[Answer]) -> list[Answer]:
-        """Answers, of which the reach is noted."""
+        """Answers that are sound, of which the reach is noted."""
+        answers = sound(self.job, self.state, answers)
         self.reaches += [answer.metrics[REACH_METRIC] for answer in answers]
         return answers
 
@@ -128,6 +132,31 @@ class CoinServer(Generic[S]):
         traffic.bytes_down += users * down
         traffic.bytes_up += users * up
         traffic.messages += 2 * trips * users
+
+
+def sound(job: Job, state: CoinState, answers: list[Answer]) -> list[Answer]:
+    """A cluster's answers without those that are far from all others.
+
+    Models by ten lengths of the others', gradients by `STEEP` a sample: users may differ. Who is
+    left out keeps its own model, and its cluster's centre is that of the others.
+    """
+    rules, far = attachment("robust"), np.zeros(len(answers), bool)
+    if rules is None or len(answers) < FEWEST:
+        return answers
+    members = job.members.everybody
+    sizes = [max(members[user].train for user in answer.cohort.users) for answer in answers]
+    for name in answers[0].rows:
+        rows = np.stack([answer.rows[name] for answer in answers]).astype(np.float64)
+        if name == "slope":
+            far |= rules.outlying(rows / np.array(sizes)[:, None], STEEP)
+        else:
+            usual = float(np.median(np.linalg.norm(rows, axis=1)))
+            far |= rules.outlying(rows, least=usual)
+    if far.any():
+        names = [answer.cohort.name for answer, out in zip(answers, far, strict=True) if out]
+        state.aside = list(dict.fromkeys([*state.aside, *names]))
+        job.note(f"{name_users(names)} set aside: far from all others in the cluster")
+    return [answer for answer, out in zip(answers, far, strict=True) if not out]
 
 
 @dataclass(frozen=True)

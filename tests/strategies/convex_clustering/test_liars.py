@@ -13,6 +13,7 @@ import pytest
 from corsage.clients.base import Got, Sent
 from corsage.clients.convex_clustering.convex_clustering import ConvexClusteringClient
 from corsage.core.arrays import Array
+from corsage.solvers.losses.held_out import bounded
 from corsage.strategies.convex_clustering.convex_clustering import ConvexClustering
 from corsage.strategies.convex_clustering.local_clusters import LocalClusters
 from corsage.strategies.rounds.state import restored, stored
@@ -103,6 +104,39 @@ def test_clusters_of_local_models_go_without_a_liar(
     assert isinstance(strategy, LocalClusters)
     assert set(strategy.questions.disproof.faults) == {LIAR}
     assert LIAR not in strategy.state.users
+
+
+@pytest.mark.parametrize("solver", ["newton", "dr"])
+def test_who_never_answers_with_a_number_is_left_out_for_good(
+    solver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {**KEYS, "convex_solver": solver, "convex_tolerance": 1e-9}
+    asked = 0
+
+    def later(name: str, a: Array) -> Array:
+        nonlocal asked
+        asked += 1
+        return a if asked <= 12 else np.full_like(a, np.nan)
+
+    with lying(later, monkeypatch):
+        strategy, _, notes = federate("convex-clustering", **keys)
+    assert isinstance(strategy, ConvexClustering)
+    assert set(strategy.state.disproved) == {LIAR}
+    assert any("3 times in a row" in note for note in notes.notes)
+    certificate = strategy.state.certificate
+    assert certificate is not None and certificate.within(1e-8)
+    assert strategy.progress.round < 60
+
+
+def test_no_voice_on_lambda_is_louder_than_others() -> None:
+    losses = np.random.default_rng(0).random((5, 21))
+    assert np.array_equal(bounded(losses), losses)
+    best = int(losses.mean(1).argmin())
+    loud = losses.copy()
+    loud[best, 3] = 1e9
+    assert bounded(loud)[:, 3].max() < 10 and loud.mean(1).argmin() != best
+    others = np.delete(bounded(loud), 3, 1)
+    assert np.array_equal(others, np.delete(losses, 3, 1))
 
 
 def test_float32_has_a_certificate_and_nobody_is_named() -> None:

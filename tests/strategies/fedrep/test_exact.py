@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,15 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from corsage.benchmarks.attack import client_of, lying
 from corsage.core.errors import ConfigError, ModelError
+from corsage.core.finite_pieces import add_weighted, mean_of
+from corsage.core.messages.replies import Replies
 from corsage.networks.batches import Examples
 from corsage.networks.exact import exact_heads
 from corsage.networks.user_scores import all_features
 from corsage.solvers.known_clusters.variances.shared_rows import Rows, fit, possible
-from corsage.strategies.fedrep.exact_sums import ONE_HOT
+from corsage.strategies.fedrep.exact_sums import ONE_HOT, means_of_most
 from corsage.strategies.fedrep.fedrep_exact import FedRepExact
 from tests.support.federations import CLUSTER_MAP, federate
 
@@ -191,3 +195,49 @@ def test_clusters_appear(tmp_path: Path) -> None:
     assert {u: found[u] for u in found} == {u: found[str(int(u) % 2)] for u in found}
     assert len(set(found.values())) == 2 == len(strategy.state.w)
     assert result.json()[0]["accuracy"]["mean"] > 0.95
+
+
+# Users who lie.
+
+LIES = {
+    "a million times": lambda name, true, came: 1e6 * true,
+    "a constant": lambda name, true, came: np.ones_like(true),
+    "turned": lambda name, true, came: -10 * true,
+    "sums alone": lambda name, true, came: 1e6 * true if name == "a" else true,
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_liar_in_the_first_exchange_is_set_aside_and_named(lie: str) -> None:
+    _, honest, _ = run()
+    with lying(client_of("fedrep-exact"), {"3"}, LIES[lie]):
+        strategy, result, notes = run()
+    others = [user for user in honest["fedrep-exact"].per_user if user != "3"]
+    usual, now = (
+        np.mean([found["fedrep-exact"].per_user[user] for user in others])
+        for found in (honest, result)
+    )
+    assert now > usual - 0.02
+    named = lie in ("a million times", "turned")  # the others do no harm
+    assert strategy.state.aside == ["3"] * named
+    assert any("user 3 is set aside" in note for note in notes.notes) == named
+    if named:
+        assert "user 3" in str(strategy.findings()) and "3" in result["fedrep-exact"].per_user
+
+
+def test_without_a_liar_nobody_is_set_aside_and_means_are_the_plain_ones() -> None:
+    strategy, _, _ = run()
+    assert not strategy.state.aside
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(12, 40)).astype(np.float32)
+    users = strategy.members.users
+    numbers = {"num-examples": np.ones(12)}
+    replies = Replies(users, rows={"mean": rows}, metrics=numbers)
+    found, aside = means_of_most(strategy.job, replies)
+    plain = mean_of([(1.0, add_weighted(None, rows, np.ones(12)))], 12.0, np.dtype(np.float32))
+    assert not aside and np.array_equal(found["mean"], plain)
+    rows[3] *= 1e6
+    found, aside = means_of_most(strategy.job, replace(replies, rows={"mean": rows}))
+    assert aside == [users[3]]
+    rest = np.delete(rows, 3, 0).mean(0)
+    np.testing.assert_allclose(found["mean"], rest, rtol=1e-5, atol=1e-6)

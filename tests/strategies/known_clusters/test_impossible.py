@@ -10,6 +10,7 @@ from flwr.app import Array, Message, RecordDict
 
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
+from corsage.benchmarks.attack import client_of, lying, times
 from corsage.core.messages.encoding import encode
 from corsage.strategies.known_clusters.coins.impossible import semidefinite
 from tests.support.federations import federate
@@ -99,3 +100,19 @@ def test_what_is_semidefinite() -> None:
         assert not semidefinite(scale * (tall @ tall.T - 0.1 * np.eye(9)))
     assert semidefinite(np.zeros((3, 3)))
     assert not semidefinite(np.array([[1.0, 1e200], [1e200, 1.0]]))
+
+
+@pytest.mark.parametrize("name", ["async-l2gd", "async-al2sgd"])
+def test_models_far_from_all_others_do_not_reach_the_centre(name: str) -> None:
+    keys: dict[str, Any] = {"num_rounds": 3, "users_per_cluster": 5, "evaluate_every": 1000}
+    honest, usual, _ = federate(name, 15, **keys)
+    assert not honest.state.aside
+    wide = np.random.default_rng(0)
+    for lie in (lambda _, true, came: 1e3 * wide.normal(size=true.shape), times(1e4)):
+        with lying(client_of(name), {"3"}, lie):
+            strategy, result, notes = federate(name, 15, **keys)
+        assert strategy.state.aside == ["3"] and "user 3" in str(strategy.findings())
+        assert any("user 3 is set aside" in note for note in notes.notes)
+        own, were = (dict(found[name].per_user) for found in (result, usual))
+        assert "3" in own
+        assert np.mean([own[u] for u in own if u != "3"]) > np.mean([*were.values()]) - 0.02
