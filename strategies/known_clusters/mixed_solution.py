@@ -9,7 +9,6 @@ are replaced by their quadratics at the present theta_i, and a few such rounds a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -196,7 +195,8 @@ class MixedSolution:
         if replies is None:
             replies = yield from self._summed(number)
         if self.state.done and self.delivers:
-            yield ask_each(self.job, self.present, self._delivery, counted=True)
+            delivery = partial(self.shown, deliver=True)
+            yield ask_each(self.job, self.present, delivery, counted=True)
         return replies
 
     def solved(self, most: int = MOST_ROUNDS) -> Script[None]:
@@ -360,17 +360,11 @@ class MixedSolution:
 
     # What users are told.
 
-    def shown(self, cohort: Cohort) -> Request:
-        """The message from which a cohort finds its users' models."""
-        options = {"moves": len(self.state.w) > 0, "as": self.last}
-        if self.own_sums.on:
-            options["as"] = self.own_sums.kind
+    def shown(self, cohort: Cohort, deliver: bool = False) -> Request:
+        """The message from which a cohort finds its users' models, perhaps to be kept."""
+        own = self.own_sums.kind if self.own_sums.on else self.last
+        options = {"moves": len(self.state.w) > 0, "as": own} | ({"ask": "deliver"} if deliver else {})
         return Request(cohort, self._rows(cohort), options)
-
-    def _delivery(self, cohort: Cohort) -> Request:
-        """The same, to be kept."""
-        shown = self.shown(cohort)
-        return replace(shown, options={**shown.options, "ask": "deliver"})
 
     def _rows(self, cohort: Cohort) -> Arrays:
         """w_j, gamma_j of the sums that it came from, and of the next ones."""

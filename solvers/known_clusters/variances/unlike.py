@@ -11,8 +11,8 @@ without another fit. With A^+ + D = K K' and B = K^-1 C K'^-1, of all users, its
 e'K'^-1 (I - B)^-1 K^-1 e; of a user that was not in the fit it is that with I + B.
 
 Scores are over max(1, their median deviation): tables with heavy tails alarm nobody. Who is beyond
-`ALARM` over the number of users, and far beyond all who are not, is set aside, at most `MOST_UNLIKE`
-of all; the others are fitted again, until the set stands. It begins with medians of users' own
+`ALARM` over the number of users, and far beyond all who are not, is set aside, `MOST_UNLIKE` of all
+at most; the others are fitted again, until the set stands. It begins with medians of users' own
 estimates, which a few cannot move.
 """
 
