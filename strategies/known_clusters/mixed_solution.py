@@ -363,7 +363,8 @@ class MixedSolution:
     def shown(self, cohort: Cohort, deliver: bool = False) -> Request:
         """The message from which a cohort finds its users' models, perhaps to be kept."""
         own = self.own_sums.kind if self.own_sums.on else self.last
-        options = {"moves": len(self.state.w) > 0, "as": own} | ({"ask": "deliver"} if deliver else {})
+        ask = {"ask": "deliver"} if deliver else {}
+        options = {"moves": len(self.state.w) > 0, "as": own, **ask}
         return Request(cohort, self._rows(cohort), options)
 
     def _rows(self, cohort: Cohort) -> Arrays:
