@@ -1,4 +1,4 @@
-"""Seconds that are printed: those that a user waits for a strategy, and for a whole command."""
+"""Seconds that a user waits for a strategy, and for a whole command; when a process began."""
 
 from __future__ import annotations
 
@@ -8,12 +8,33 @@ from contextvars import ContextVar
 from pathlib import Path
 
 
+def born(pid: int) -> str:
+    """When a process began, in the system's ticks; nothing if it is not there.
+
+    Where the system does not say, only that it is there.
+    """
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return "" if words[0] in "ZX" else words[19]
+    except OSError:
+        return "there" if not Path("/proc/self").exists() and is_there(pid) else ""
+
+
+def is_there(pid: int) -> bool:
+    """Tell whether there is a process of that number."""
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return True
+
+
 def age() -> float:
     """Seconds since this process began; where that is not known, its CPU seconds."""
     try:
-        words = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - int(words[19]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, AttributeError, IndexError, ValueError):
+        ticks = int(born(os.getpid())) / os.sysconf("SC_CLK_TCK")
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks
+    except (OSError, AttributeError, ValueError):
         return time.process_time()
 
 

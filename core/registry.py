@@ -142,6 +142,7 @@ ATTACHED: dict[str, str] = {
     "objective": "networks.training_objective",
     "own models": "networks.own_models",
     "outcomes": "clients.parts.outcomes",
+    "outside": "strategies.rounds.outside",
     "own steps": "clients.parts.own_steps",
     "pairs": "core.pairs.sums",
     "prepared tables": "datasets.dealing.prepared_tables",

@@ -118,7 +118,9 @@ LIFTS = {
         "networks/own_models",
         "lg-fedavg",
     ),
-    "wrappers": Lift(("strategies/rounds/wrappers.py",), "", "", "fedamp"),
+    "Flower's own loop": Lift(
+        ("strategies/rounds/outside.py", "strategies/rounds/wrappers.py"), "", "", "fedamp"
+    ),
     "likelihood": Lift(
         (
             *(

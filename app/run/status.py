@@ -22,6 +22,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from corsage.core.clock import born
 from corsage.core.configuration.command_line import each_of
 from corsage.core.errors import UNUSABLE, CheckpointError, ConfigError, CorsageError, StorageError
 from corsage.core.files import guarded, parsed, write_atomically
@@ -108,26 +109,6 @@ def read_status(folder: Path) -> Status:
         raise CheckpointError(f"{folder}: has no readable {FILE}: no run was begun there.") from (
             error
         )
-
-
-def born(pid: int) -> str:
-    """When a process began, in the system's ticks; nothing if it is not there."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return "there" if not Path("/proc/self").exists() and there(pid) else ""
-    return "" if fields[0] == "Z" else fields[19]
-
-
-def there(pid: int) -> bool:
-    """True if a process is there, where the system does not say more."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def is_study(folder: Path) -> bool:

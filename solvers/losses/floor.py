@@ -18,7 +18,7 @@ import numpy as np
 
 from corsage.core.arrays import Bools, Floats, Ints
 
-FLAT = 1e-9
+NO_DIRECTION = 1e-9
 """A direction of so little of the largest is rounding."""
 LABELLED = 0.95
 """The most leverage of a row with its label as a column: 1 is what one rare label has."""
@@ -83,7 +83,7 @@ def leverages(z: Floats) -> Floats:
         u = q @ u
     else:
         u, s, _ = np.linalg.svd(z, full_matrices=False)
-    return np.asarray(np.square(u[:, s > FLAT * s[0]]).sum(1))
+    return np.asarray(np.square(u[:, s > NO_DIRECTION * s[0]]).sum(1))
 
 
 def above(x: Floats, y: Floats, group: Ints, least: int) -> Ints:

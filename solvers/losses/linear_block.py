@@ -18,7 +18,9 @@ from corsage.solvers.losses import users_newton
 from corsage.solvers.losses.padded import pad, padded
 from corsage.solvers.losses.users_newton import Functions, lengths, thin
 
-EXACT = 500  # columns up to which the largest eigenvalue is computed; beyond, the trace bounds it
+EXACT_COLUMNS = (
+    500  # columns up to which the largest eigenvalue is computed; beyond, the trace bounds it
+)
 SETTLED = 0.1  # change of a score in a Newton step below which a logistic loss has a minimiser
 
 
@@ -108,7 +110,7 @@ class Block:
     def smoothness(self) -> Tensor:
         """L_i."""
         bound = self.bound()
-        if bound.shape[1] > EXACT:
+        if bound.shape[1] > EXACT_COLUMNS:
             return bound.diagonal(dim1=1, dim2=2).sum(1)
         top: Tensor = torch.linalg.eigvalsh(bound)[:, -1]
         return top

@@ -6,7 +6,7 @@ A simulation has none of it: its nodes are all there, and each of them replies.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -16,7 +16,6 @@ from flwr.serverapp import Grid
 from corsage.core.configuration.key_groups import FederationKeys
 from corsage.core.known_devices import KnownDevices, Owner
 from corsage.core.messages.replies import Replies
-from corsage.core.tables.column_facts import TableFacts
 from corsage.strategies.devices.exchange import Exchange, exchange
 from corsage.strategies.devices.outlying import outlying
 from corsage.strategies.devices.owners import Owners, digest
@@ -103,9 +102,21 @@ class Devices:
             self.patience.drop(puller.take_broken())
         return self.patience.take_late(query=True)
 
-    def outlying(self, tables: Mapping[int, TableFacts]) -> dict[int, str]:
+    def twin(self, node: int, owner: Owner, users: Collection[str]) -> str:
+        """Why a node is another that is there, with its secret and other users; empty: it is not.
+
+        With the same users it is the node that was there before it was started again.
+        """
+        for other, guest in self.roster.guests.items() if owner.proof else ():
+            same = guest.mark.proof == owner.proof and set(guest.said.users) != set(users)
+            if other != node and same:
+                return f"its state-dir is node {other}'s, too: each SuperNode needs its own"
+        return ""
+
+    def outlying(self) -> dict[int, str]:
         """The nodes of whose tables no model could be made with the others', and why."""
-        return outlying(tables)
+        said = {n: guest.said for n, guest in self.roster.guests.items() if guest.said.users}
+        return outlying({n: one.table for n, one in said.items() if one.table})
 
     def disconnected(self, replies: Replies) -> set[int]:
         """The silent nodes that are not connected any more."""

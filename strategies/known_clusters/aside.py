@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SET_ASIDE = "Set aside: sums that are not like the others'"
 UNGUARDED = "a user that lies is not set aside, and can own all centres: {}"
-USERS_NAMED = 20
+MOST_NAMED = 20
 """Users that are printed; users.csv has all."""
 
 
@@ -61,8 +61,8 @@ class Aside:
     def findings(self) -> list[Finding]:
         """A table of those that are set aside, if anybody is."""
         place = {user: row for row, user in enumerate(self.users)}
-        rows = [(f"user {user}", self.text(place[user])) for user in self.named[:USERS_NAMED]]
-        if (more := len(self.named) - USERS_NAMED) > 0:
+        rows = [(f"user {user}", self.text(place[user])) for user in self.named[:MOST_NAMED]]
+        if (more := len(self.named) - MOST_NAMED) > 0:
             rows.append(("...", f"{more} more in users.csv"))
         return [Finding(SET_ASIDE, rows)] if rows else []
 

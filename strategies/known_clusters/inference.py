@@ -31,9 +31,9 @@ from corsage.strategies.known_clusters.linear_summary import (
     Correlation,
     LinearSummary,
     UserEstimate,
+    spreads,
 )
 from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
-from corsage.strategies.known_clusters.mixed_state import spreads
 from corsage.strategies.known_clusters.units import FAMILY_LOSSES, LATENT, NO_TOP
 from corsage.strategies.rounds.turns import Script
 

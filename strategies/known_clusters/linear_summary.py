@@ -5,11 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from corsage.core.arrays import Floats
 from corsage.strategies.rounds.results import Finding
+
+if TYPE_CHECKING:
+    from corsage.strategies.known_clusters.mixed_state import MixedModelState
+
+MOST_SPREAD_NUMBERS = 200_000
+"""Numbers of all centres' covariances that a result keeps."""
 
 NORMAL = 1.959963984540054
 """Half the width of a 95% interval, in standard errors."""
@@ -141,7 +148,7 @@ class LinearSummary:
     clusters : by their names, where there are several.
     correlations : of all pairs of coefficients that vary.
     intervals : how those of variances were found, or why there are none.
-    spread : what prediction intervals need (spreads.py), if there is sigma^2.
+    spread : what prediction intervals need (`spreads`), if there is sigma^2.
     dispersion : Pearson's chi^2 over its degrees of freedom, of losses that are likelihoods.
     likelihood : the restricted likelihood and the model that it is of; empty if there is none.
     """
@@ -226,3 +233,44 @@ def error_text(errors: Mapping[str, float | None] | None, name: str) -> str:
     """A coefficient's error in brackets, if it is known."""
     error = None if errors is None else errors[name]
     return "" if error is None else f" (se {error:.3g})"
+
+
+def spreads(state: MixedModelState, noise: float | None, exact: bool) -> dict[str, Any] | None:
+    """Covariances for intervals of rows; None where labels have no sigma^2, or these are too many.
+
+    Returns
+    -------
+    dict
+        In the model's units: `sigma2`; `users`, D by cluster, of "" where all have the same;
+        `above`, of centres around the middle; `centres` and `middle`, how sure these are; `open`,
+        directions of the middle that the data leave open; `alone`: nothing ties users.
+    """
+    if (
+        noise is None
+        or not exact
+        or state.covariance.size > MOST_SPREAD_NUMBERS
+        or not len(state.w)
+    ):
+        return None
+    names, fit = state.clusters.known[: len(state.w)], state.estimates.covariance
+    if fit.kinds:
+        users = dict(zip(fit.names or [""], fit.users, strict=True))
+        above = sum((own for level, own in fit.levels.items() if level != "users"), noise * 0.0)
+    else:
+        users = {name: noise * freedom(row) for name, row in zip(names, state.used, strict=True)}
+        above = noise * freedom(state.lam[0])
+    lists = {
+        "users": {name: own.tolist() for name, own in users.items()},
+        "above": np.broadcast_to(above, state.w.shape[1:] * 2).tolist(),
+        "centres": dict(zip(names, (noise * state.covariance).tolist(), strict=True)),
+        "middle": (noise * state.around).tolist(),
+        "open": state.unknown.tolist(),
+    }
+    return {"sigma2": noise, "alone": not state.used.any(), **lists}
+
+
+def freedom(tie: Floats) -> Floats:
+    """D over sigma^2 of strengths by coordinate: 0 for what is tied without end; 0 for what is not
+    tied at all, which `alone` and the centres' covariances say."""
+    with np.errstate(divide="ignore"):
+        return np.diag(np.where(tie > 0, 1 / tie, 0.0))

@@ -111,7 +111,7 @@ class MixedModel(Strategy[K, MixedModelState]):
         state = MixedModelState.of_size(job.network.whole.stop)
         solution = MixedSolution(own, KnownClusters(own, keys.known_missing), keys, state)
         yield from solution.solved()
-        return solution.typical(), state.estimates.findings()
+        return state.typical(), state.estimates.findings()
 
     def initial(self, network: Network) -> MixedModelState:
         """The middle at zero; all else comes with the first round."""

@@ -9,7 +9,6 @@ are replaced by their quadratics at the present theta_i, and a few such rounds a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ from corsage.core.messages.replies import Replies
 from corsage.core.registry import LIKELIHOODS, attached
 from corsage.solvers.known_clusters.mixed_model import Centres, ClusterSums, centres
 from corsage.solvers.known_clusters.newton_rounds import EXACT, NEWTON, change
-from corsage.solvers.known_clusters.variances.covariance import Covariances, covariances
+from corsage.solvers.known_clusters.variances.covariance import covariances
 from corsage.solvers.known_clusters.variances.laplace import centre_covariance
 from corsage.strategies.known_clusters.aside import UNGUARDED, tested, unguarded
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort, KnownClusters, Present
@@ -59,12 +58,14 @@ MOST_ROUNDS = 100
 """Rounds that strengths on auto of the coin-throwing methods may take."""
 CONSISTENT = 1e-8
 """The share of a slope that may be rounding."""
-MOST_GAMMA = 1e3
-"""An infinite gamma, where users do not differ, is this to them: steps need a bound."""
 
 SHORTEST = "of their best models the shortest"
 ROWS_COUNT = "their rows count like all others"
 LEANING = "what their rows leave open is as in their centre"
+UNSETTLED = (
+    "; not settled by num-rounds: a larger one goes on; where a user's classes can be told apart "
+    "without error there is no end, and ridge=0.001 makes one"
+)
 
 
 class MixedSolution:
@@ -152,7 +153,7 @@ class MixedSolution:
 
     @property
     def unguarded(self) -> str:
-        """What is said where a device that lies could own the run; empty: nothing."""
+        """A line where a device that lies could own the run; empty: nothing."""
         obstacle = self.own_sums.untold_sums(self.present)
         why = "" if self.job.members.at_home else unguarded(self.job, self.keys, obstacle)
         return UNGUARDED.format(why) if why else ""
@@ -194,7 +195,8 @@ class MixedSolution:
         if replies is None:
             replies = yield from self._summed(number)
         if self.state.done and self.delivers:
-            yield ask_each(self.job, self.present, self._delivery, counted=True)
+            delivery = partial(self.shown, deliver=True)
+            yield ask_each(self.job, self.present, delivery, counted=True)
         return replies
 
     def solved(self, most: int = MOST_ROUNDS) -> Script[None]:
@@ -224,7 +226,7 @@ class MixedSolution:
         state.enter(self.varies)
         places = [state.clusters.known.index(name) for name in names]
         state.w[places], state.model = found.centres
-        self._remember(found.covariances, places)
+        state.unsure(places, found.covariances)
         state.done = not replies.dropped
         return replies
 
@@ -314,38 +316,20 @@ class MixedSolution:
                 self.estimation.step(state, places, answers.values(), clusters, around, self.varies)
 
     def _centred(self, places: list[int], p: Floats, q: Floats) -> None:
-        """w_j and wbar, and how sure they are."""
+        """w_j and wbar, and how sure they are.
+
+        From 0 with the squared loss, of which the least is meant, and where users have their own.
+        """
         state = self.state
         lam, state.used = state.lam[places], state.gamma.copy()
-        here = self._around(places, p, q, lam)
+        of_many = np.isinf(state.used[places]).all() and not np.isfinite(lam[lam > 0]).any()
+        here = np.zeros_like(p[:, 0])
+        if of_many and not self.exact:
+            here = nearby(state.w[places], p, q, lam)
         found = solved_centres(p, q - (p @ here[..., None])[..., 0], lam)
         state.w[places], state.model = found.w + here, found.wbar + here.mean(0)
         if self.size <= MOST_COEFFICIENTS:
-            self._remember(covariances(p, even(lam) if len(p) > 1 else SINGLE_CENTRE), places)
-
-    def _around(self, places: list[int], p: Floats, q: Floats, lam: Floats) -> Floats:
-        """From where models of many users are looked for (k, d): the nearest of many is taken.
-
-        From 0 with the squared loss, of which the least is meant, and where users have their own.
-        Else from where they are: quadratics that are flat in many directions would throw them to
-        and fro. Not where a slope is left in such a direction.
-        """
-        here = self.state.w[places]
-        tied = np.isinf(self.state.used[places]).all() and not np.isfinite(lam[lam > 0]).any()
-        if self.exact or not tied:
-            return np.zeros_like(here)
-        rest = q - (p @ here[..., None])[..., 0]
-        if np.isinf(lam).all():
-            p, rest = p.sum(0)[None], rest.sum(0)[None]
-        left = rest - (p @ np.linalg.pinv(p, hermitian=True) @ rest[..., None])[..., 0]
-        flat = np.abs(left).max() > CONSISTENT * (np.abs(rest).max() + np.abs(q).max())
-        return np.zeros_like(here) if flat else here
-
-    def _remember(self, found: Covariances, places: list[int] | None = None) -> None:
-        """Keep the covariances of the centres."""
-        state = self.state
-        state.covariance[slice(None) if places is None else places] = found.w
-        state.around, state.unknown = found.wbar, found.unknown
+            state.unsure(places, covariances(p, even(lam) if len(p) > 1 else SINGLE_CENTRE))
 
     def _judge(self, answers: list[Answer], number: int, whole: bool) -> None:
         """Judge if there is more to do, and by which quadratics; who was silent is asked again.
@@ -376,17 +360,12 @@ class MixedSolution:
 
     # What users are told.
 
-    def shown(self, cohort: Cohort) -> Request:
-        """The message from which a cohort finds its users' models."""
-        options = {"moves": len(self.state.w) > 0, "as": self.last}
-        if self.own_sums.on:
-            options["as"] = self.own_sums.kind
+    def shown(self, cohort: Cohort, deliver: bool = False) -> Request:
+        """The message from which a cohort finds its users' models, perhaps to be kept."""
+        own = self.own_sums.kind if self.own_sums.on else self.last
+        ask = {"ask": "deliver"} if deliver else {}
+        options = {"moves": len(self.state.w) > 0, "as": own, **ask}
         return Request(cohort, self._rows(cohort), options)
-
-    def _delivery(self, cohort: Cohort) -> Request:
-        """The same, to be kept."""
-        shown = self.shown(cohort)
-        return replace(shown, options={**shown.options, "ask": "deliver"})
 
     def _rows(self, cohort: Cohort) -> Arrays:
         """w_j, gamma_j of the sums that it came from, and of the next ones."""
@@ -403,20 +382,9 @@ class MixedSolution:
 
     # What was found.
 
-    def typical(self) -> Strengths:
-        """gamma and lambda by cluster, of the mean variance of the coordinates; gamma bounded."""
-        names = self.state.clusters.known
-
-        def bounded(rows: Floats) -> dict[str, float]:
-            with np.errstate(divide="ignore"):  # no variance: endless, and bounded
-                values = np.minimum(1 / np.mean(1 / rows, axis=1), MOST_GAMMA)
-            return dict(zip(names, values.tolist(), strict=True))
-
-        return Strengths(gamma=bounded(self.state.gamma), lam=bounded(self.state.lam))
-
     def findings(self) -> list[Finding]:
         """The course of the solution, and the variances."""
-        rows = [("rounds", f"{self.job.progress.round}"), *self._change(), *self._few()]
+        rows = [("rounds", f"{self.job.progress.round}"), *self._course()]
         units = self.units
         density = units.density(self.records)
         told = self.own_sums.findings(units, density)
@@ -424,26 +392,29 @@ class MixedSolution:
         rows += [("liars", why)] if (why := self.unguarded) else []
         return [Finding("solution", rows), *self.state.aside.findings(), *told]
 
-    def _change(self) -> list[tuple[str, str]]:
-        """The distance that the last round moved the models, and whether that was the end."""
-        if self.exact:
-            return []
-        change = f"{self.state.change:.1e}"
-        if why := self.endless:
-            change += f"; {why}"
-        elif not self.state.done:
-            change += (
-                "; not settled by num-rounds: a larger one goes on; where a user's classes can be "
-                "told apart without error there is no end, and ridge=0.001 makes one"
-            )
-        return [("last change of the models", change)]
+    def _course(self) -> list[tuple[str, str]]:
+        """The last round's step, and whether it was the end; users with fewer rows than d."""
+        state, course = self.state, list[tuple[str, str]]()
+        if not self.exact:
+            ended = f"; {why}" if (why := self.endless) else "" if state.done else UNSETTLED
+            course = [("last change of the models", f"{state.change:.1e}{ended}")]
+        alone = state.used.size and not state.used.any()
+        how = SHORTEST if alone else ROWS_COUNT if np.isinf(state.used).all() else LEANING
+        return [*course, *self.job.members.few_rows(self.size, how)]
 
-    def _few(self) -> list[tuple[str, str]]:
-        """A note on users with fewer rows than coefficients."""
-        alone = bool(self.state.used.size) and not self.state.used.any()
-        tied = bool(np.isinf(self.state.used).all())
-        how = SHORTEST if alone else ROWS_COUNT if tied else LEANING
-        return self.job.members.few_rows(self.size, how)
+
+def nearby(here: Floats, p: Floats, q: Floats, lam: Floats) -> Floats:
+    """From where models of many users are looked for (k, d): the nearest of many is taken.
+
+    From where they are: quadratics that are flat in many directions would throw them to and fro.
+    Not where a slope is left in such a direction.
+    """
+    rest = q - (p @ here[..., None])[..., 0]
+    if np.isinf(lam).all():
+        p, rest = p.sum(0)[None], rest.sum(0)[None]
+    left = rest - (p @ np.linalg.pinv(p, hermitian=True) @ rest[..., None])[..., 0]
+    flat = np.abs(left).max() > CONSISTENT * (np.abs(rest).max() + np.abs(q).max())
+    return np.zeros_like(here) if flat else here
 
 
 def added(answers: list[Answer], d: int) -> ClusterSums:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from corsage.core.counts import Number
 from corsage.core.keys import key
 from corsage.solvers.known_clusters.newton_rounds import Pace, separated
 from corsage.solvers.known_clusters.standard import Standard
+from corsage.solvers.known_clusters.variances.covariance import Covariances
 from corsage.solvers.known_clusters.variances.scoring import Fitted
 from corsage.strategies.known_clusters.aside import Aside
 from corsage.strategies.known_clusters.clusters.cohorts import ClusterNames
@@ -33,8 +33,8 @@ AVERAGED, WITHHELD = (
 """The rows whose inputs are a group's mean in the sums that a cohort sends, and those in none."""
 ALL_COLUMNS = ("all",)
 """mixed-random where users differ in all coefficients."""
-MOST_SPREAD_NUMBERS = 200_000
-"""Numbers of all centres' covariances that a result keeps."""
+LARGEST_GAMMA = 1e3
+"""An infinite gamma, where users do not differ, is this to them: steps need a bound."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +218,21 @@ class MixedModelState:
         else:
             self.first = curvature
 
+    def typical(self) -> Strengths:
+        """gamma and lambda by cluster, of the mean variance of the coordinates; gamma bounded."""
+
+        def bounded(rows: Floats) -> dict[str, float]:
+            with np.errstate(divide="ignore"):  # no variance: endless, and bounded
+                values = np.minimum(1 / np.mean(1 / rows, axis=1), LARGEST_GAMMA)
+            return dict(zip(self.clusters.known, values.tolist(), strict=True))
+
+        return Strengths(gamma=bounded(self.gamma), lam=bounded(self.lam))
+
+    def unsure(self, places: list[int], found: Covariances) -> None:
+        """Take over how sure centres are."""
+        self.covariance[places] = found.w
+        self.around, self.unknown = found.wbar, found.unknown
+
     def place(self, cluster: str) -> int | None:
         """The row of a cluster; None if it is not part of the problem."""
         known = self.clusters.known[: len(self.w)]
@@ -266,44 +281,3 @@ class MixedModelState:
             users = np.broadcast_to(fit.users, (len(names), *fit.users.shape[1:]))
             self.used[places] = self.gamma[places] = fit.sigma2 / np.diagonal(users, 0, 1, 2)
             self.lam[places] = fit.sigma2 / np.diag(fit.clusters.sum(0))
-
-
-def spreads(state: MixedModelState, noise: float | None, exact: bool) -> dict[str, Any] | None:
-    """Covariances for intervals of rows; None where labels have no sigma^2, or these are too many.
-
-    Returns
-    -------
-    dict
-        In the model's units: `sigma2`; `users`, D by cluster, of "" where all have the same;
-        `above`, of centres around the middle; `centres` and `middle`, how sure these are; `open`,
-        directions of the middle that the data leave open; `alone`: nothing ties users.
-    """
-    if (
-        noise is None
-        or not exact
-        or state.covariance.size > MOST_SPREAD_NUMBERS
-        or not len(state.w)
-    ):
-        return None
-    names, fit = state.clusters.known[: len(state.w)], state.estimates.covariance
-    if fit.kinds:
-        users = dict(zip(fit.names or [""], fit.users, strict=True))
-        above = sum((own for level, own in fit.levels.items() if level != "users"), noise * 0.0)
-    else:
-        users = {name: noise * freedom(row) for name, row in zip(names, state.used, strict=True)}
-        above = noise * freedom(state.lam[0])
-    lists = {
-        "users": {name: own.tolist() for name, own in users.items()},
-        "above": np.broadcast_to(above, state.w.shape[1:] * 2).tolist(),
-        "centres": dict(zip(names, (noise * state.covariance).tolist(), strict=True)),
-        "middle": (noise * state.around).tolist(),
-        "open": state.unknown.tolist(),
-    }
-    return {"sigma2": noise, "alone": not state.used.any(), **lists}
-
-
-def freedom(tie: Floats) -> Floats:
-    """D over sigma^2 of strengths by coordinate: 0 for what is tied without end; 0 for what is not
-    tied at all, which `alone` and the centres' covariances say."""
-    with np.errstate(divide="ignore"):
-        return np.diag(np.where(tie > 0, 1 / tie, 0.0))

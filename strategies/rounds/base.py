@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from logging import INFO
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Unpack, cast, get_args
 
@@ -40,7 +41,6 @@ from corsage.strategies.rounds.model_arrays import (
     parts_of,
 )
 from corsage.strategies.rounds.opening.training_keys import check_fits, check_learning, settle
-from corsage.strategies.rounds.outside import Steps
 from corsage.strategies.rounds.parameters import Parameters, read_config
 from corsage.strategies.rounds.results import Result, weighted_metrics
 from corsage.strategies.rounds.server_step import ServerStep
@@ -48,6 +48,7 @@ from corsage.strategies.rounds.state import ModelState, arrays_of
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
+    from corsage.strategies.rounds.outside import Steps
 
 
 class Strategy(Algorithm[K, S], FlowerStrategy):
@@ -97,7 +98,7 @@ class Strategy(Algorithm[K, S], FlowerStrategy):
         self.members, self.progress = self.job.members, self.job.progress
         self.keys = cast(K, self.job.keys)
         self.deliveries = Deliveries()  # of the table's rows, by their names
-        self._steps, self.clock = Steps(self), Clock()
+        self.clock = Clock()
         self.prepare()
         self.averaging = Averaging(self.job)
         self.averaging.check(self.name, self.unprotected)
@@ -122,23 +123,29 @@ class Strategy(Algorithm[K, S], FlowerStrategy):
         self.begin(grid)
         return encode(self.shared())
 
-    # Flower's interface.
+    # Flower's interface, exchange by exchange, and its `start`.
+
+    @cached_property
+    def outside(self) -> Steps:
+        """The steps of who plays it from outside."""
+        steps: Steps = attached("outside").Steps(self)
+        return steps
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """The messages of the next exchange; none if the algorithm has come to its end."""
         self.begin(grid)
-        self._steps.enter(decode(arrays))
+        self.outside.enter(decode(arrays))
         attached("wrappers").fit(self)
         self.train_options = dict(config)
-        return self._steps.training()
+        return self.outside.training()
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Take the replies; RoundFailed if too few of them are usable."""
-        if found := self._steps.trained(replies):
+        if found := self.outside.trained(replies):
             attached("wrappers").note_fewer(self, len(found.users))
         return encode(self.shared()), weighted_metrics(found) if found else None
 
@@ -147,13 +154,13 @@ class Strategy(Algorithm[K, S], FlowerStrategy):
     ) -> Iterable[Message]:
         """Messages to all nodes: every user evaluates its own model; none amid a round."""
         self.begin(grid)
-        return self._steps.evaluation(decode(arrays), dict(config))
+        return self.outside.evaluation(decode(arrays), dict(config))
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Merge the users' evaluations."""
-        found = self._steps.evaluated(replies)
+        found = self.outside.evaluated(replies)
         return weighted_metrics(found) if found else None
 
     def summary(self) -> None:
@@ -183,7 +190,8 @@ class Strategy(Algorithm[K, S], FlowerStrategy):
         num_rounds = num_rounds or self.config.run.num_rounds
         refuse_no_rounds(self, num_rounds)
         self.members.timeout = timeout or self.members.timeout
-        self._steps.close()
+        if "outside" in vars(self):
+            self.outside.close()
         self.begin(grid)
         if initial_arrays is not None:
             self.take(decode(initial_arrays))

@@ -8,7 +8,7 @@ the others.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -118,8 +118,10 @@ class Reception:
                 )
             time.sleep(pause)
             pause = min(2 * pause, 1.0)
-        if self.devices is not None and not is_at_home(grid):
-            self._leave_out_the_outlying(self.devices, number)
+        open_still = not (self.fixed or self.agreed.preparation or is_at_home(grid))
+        if self.devices is not None and open_still:
+            for node, why in self.devices.outlying().items():
+                self._refuse(node, why, number)
         self._settle(number)
         self._need_somebody()
         self.fixed = True
@@ -201,24 +203,13 @@ class Reception:
         mark = NOBODY
         if self.devices is not None:
             mark = self.devices.owner(node, introduction.proof)
-            if other := self._twin(node, mark.proof, introduction.users):
-                shared = f"its state-dir is node {other}'s, too: each SuperNode needs its own"
+            if shared := self.devices.twin(node, mark, introduction.users):
                 self._refuse(node, shared, number)
                 return None
             self.devices.pauses.end(node)
         self.roster.enter(node, Guest(introduction, mark))
         self.refused.pop(node, None)
         return node
-
-    def _twin(self, node: int, proof: str, users: Collection[str]) -> int:
-        """Another node that is there with the same state-dir's secret and other users, or 0.
-
-        With the same users it is the node that was there before it was started again.
-        """
-        for number, guest in self.roster.guests.items() if proof else ():
-            if number != node and guest.mark.proof == proof and set(guest.said.users) != set(users):
-                return number
-        return 0
 
     def _refuse(self, node: int, why: str, number: int, answered: bool = True) -> None:
         """Leave a node out; it is asked again after a pause."""
@@ -227,15 +218,6 @@ class Reception:
         if self.devices is not None:
             self.devices.pauses.begin(node, number)
         self.roster.note(f"node {node} is left out: {why}")
-
-    def _leave_out_the_outlying(self, devices: Devices, number: int) -> None:
-        """Devices of whose tables no model could be made together with the others'."""
-        if self.fixed or self.agreed.preparation:
-            return
-        guests = self.roster.guests.items()
-        said = {node: guest.said.table for node, guest in guests if guest.said.users}
-        for node, why in devices.outlying({n: t for n, t in said.items() if t}).items():
-            self._refuse(node, why, number)
 
     def _settle(self, number: int) -> None:
         """Of the nodes that are there first, most say what a sample looks like."""

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import flwr
 
+from corsage.core.clock import born
+
 CODE_ROOT = Path(__file__).parents[3]
 WORKER_FILES = (".sock", ".json", ".turn")
 """Of the files that a worker has."""
@@ -35,32 +37,12 @@ class Owner:
     @classmethod
     def of(cls, pid: int) -> Owner | None:
         """The owner of that number; None if nobody could tell whether it still lives."""
-        return cls(pid, birth(pid)) if pid > 1 and lives(pid) else None
+        return cls(pid, birth) if pid > 1 and (birth := born(pid)) else None
 
     @property
     def gone(self) -> bool:
         """True if it has ended."""
-        return not lives(self.pid) or birth(self.pid) != self.birth
-
-
-def lives(pid: int) -> bool:
-    """True if there is a process of that number."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def birth(pid: int) -> str:
-    """When a process began, where its system says it; `ended` if it only waits to be buried."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "ended" if fields[0] in "ZX" else fields[19]
+        return born(self.pid) != self.birth
 
 
 class Unsafe(OSError):
@@ -128,9 +110,9 @@ class Lair:
     def sweep(self) -> None:
         """Remove what SuperNodes that have ended left behind, and this one's last worker."""
         for path in [path for path in self.folder.iterdir() if path.suffix in WORKER_FILES]:
-            pid, _, born = path.stem.partition("-")
+            pid, _, since = path.stem.partition("-")
             last = path in (self.socket, self.note)
-            if last or (pid.isdigit() and Owner(int(pid), born).gone):
+            if last or (pid.isdigit() and Owner(int(pid), since).gone):
                 path.unlink(missing_ok=True)
 
 

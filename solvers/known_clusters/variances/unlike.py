@@ -11,8 +11,8 @@ without another fit. With A^+ + D = K K' and B = K^-1 C K'^-1, of all users, its
 e'K'^-1 (I - B)^-1 K^-1 e; of a user that was not in the fit it is that with I + B.
 
 Scores are over max(1, their median deviation): tables with heavy tails alarm nobody. Who is beyond
-`ALARM` over the number of users, and far beyond all who are not, is set aside, at most `MOST_ASIDE`
-of all; the others are fitted again, until the set stands. It begins with medians of users' own
+`ALARM` over the number of users, and far beyond all who are not, is set aside, `MOST_UNLIKE` of all
+at most; the others are fitted again, until the set stands. It begins with medians of users' own
 estimates, which a few cannot move.
 """
 
@@ -43,11 +43,11 @@ from corsage.solvers.known_clusters.variances.shapes import DIAGONAL
 
 ALARM = 0.01
 """Honest federations of which somebody is set aside, by chance alone."""
-MOST_ASIDE = 0.3
+MOST_UNLIKE = 0.3
 """Of all users; of more nobody could say who is like whom."""
 MOST_FITS = 12
 """Fits after which the set is taken as it is."""
-NEARLY, WELL = 1.5, 0.85
+NEAR_THE_CUT, WELL = 1.5, 0.85
 """Of the cut, how far who is put back is at most without it, and with it."""
 MOST_BACK = 8
 """Users that are put back, at most: each costs a fit."""
@@ -196,13 +196,13 @@ class Scores:
         """True for those beyond the cut, and `CLEAR_GAP` times as far as all others."""
         order = np.sort(self.size)
         reach = np.maximum(self.cut, CLEAR_GAP * order[:-1])
-        first = len(order) - 1 - int(MOST_ASIDE * len(order))
+        first = len(order) - 1 - int(MOST_UNLIKE * len(order))
         wide = np.flatnonzero(order[first + 1 :] > reach[first:])
         return self.size > (order[first + wide[0]] if len(wide) else np.inf)
 
     def beyond(self, score: float) -> Bools:
-        """True for those with a larger one, but for `MOST_ASIDE` at most."""
-        size, most = self.size, int(MOST_ASIDE * len(self.size))
+        """True for those with a larger one, but for `MOST_UNLIKE` at most."""
+        size, most = self.size, int(MOST_UNLIKE * len(self.size))
         beyond = size > score
         if beyond.sum() > most:
             beyond[np.argsort(-size, kind="stable")[most:]] = False
@@ -288,7 +288,7 @@ def stands(first: Bools, scored: Callable[[Bools], Scores]) -> tuple[Bools, Scor
     for _ in range(min(MOST_BACK, int(aside.sum()))):
         sizes = np.where(aside, found.size, np.inf)
         nearest = sizes.argmin()
-        if sizes[nearest] > NEARLY * cut:
+        if sizes[nearest] > NEAR_THE_CUT * cut:
             break
         fewer = aside & (np.arange(len(aside)) != nearest)
         after = scored(fewer)
