@@ -1,9 +1,8 @@
 """Users trained together by steps of SGD or of any optimizer, on matrices with one row a user.
 
-`descended` is for a module's own `forward`, `descended_by_rule` for any gradients: slower than
-`stacked`, whose kernels take the steps of SGD themselves, and exact for the same networks. Losses
-with smoothed labels or weighted classes, and images that change at each step, are no different
-there.
+`descended` is for any gradients, those of a module's own `forward` too: slower than `stacked`,
+whose kernels take the steps of SGD themselves, and exact for the same networks. Losses with
+smoothed labels or weighted classes, and images that change at each step, are no different there.
 """
 
 from __future__ import annotations
@@ -20,11 +19,9 @@ from corsage.networks.gradients import (
     BARE_KEYS,
     UserLosses,
     accumulate,
-    training,
 )
 from corsage.networks.local_training import Job
 from corsage.networks.network import Network
-from corsage.networks.proximal import Drift, Pull
 from corsage.networks.rules import update_rule
 from corsage.networks.together import stacked
 from corsage.networks.together.layers import Layer, Relu
@@ -44,56 +41,8 @@ def losses_of(
     return kind(network, data, orders, group, keys)
 
 
-def descended(
-    job: Job, rows: Floats32, group: list[int]
-) -> tuple[list[int], Tensor, Tensor | None]:
-    """Users in the order of the rows, their trained part, and the centres if these followed.
-
-    `rows` are whole models (users, P).
-    """
-    losses = TracedLosses(job.network, job.data, [job.orders], group, part=job.part)
-    pull = job.pull and job.pull.pick(losses.users)
-    theta, centres = losses.rows(rows), None
-    with training(job.network):
-        if losses.trained:
-            centres = descend(losses, theta[:, job.part], theta, job, pull)
-    return losses.users, theta[:, job.part], centres
-
-
-def descend(
-    losses: TracedLosses, w: Tensor, theta: Tensor, job: Job, pull: Pull | None
-) -> Tensor | None:
-    """All steps on w, a part of theta, in place; the centres of the pull, if they follow.
-
-    m <- mu m + g + weight_decay w + drift; w <- w - lr m, as `training.sgd` has it.
-    """
-    keys, every = job.keys, pull.every if pull is not None else 0
-    m = torch.zeros_like(w, memory_format=torch.contiguous_format)
-    decay = job.network.decay[job.part] * keys.decay if keys.decay else None
-    drift = None if pull is None else whole_drift(pull, w)
-    for t, n in enumerate(losses.active):
-        losses.gradient(theta, t, m, keys.momentum)
-        if drift is not None:
-            drift.add(m[:n], w[:n])
-            for where in losses.constant:
-                m[:n, where] = 0.0
-        if decay is not None:
-            m[:n].addcmul_(w[:n], decay)
-        w[:n].add_(m[:n], alpha=-keys.lr)
-        if drift is not None and every and (t + 1) % every == 0:
-            drift.follow(w[:n])
-            m.zero_()
-    return drift.centre if drift is not None and every else None
-
-
-def whole_drift(pull: Pull, w: Tensor) -> Drift:
-    """The drift that a pull adds to the gradients of all users (users, P_part)."""
-    users, size = w.shape
-    return pull.drift(slice(0, size), [size], users, 0.0, w)
-
-
 @torch.no_grad()
-def descended_by_rule(
+def descended(
     job: Job, rows: Floats32, group: list[int]
 ) -> tuple[list[int], Tensor, Tensor | None]:
     """The users in another order, their trained parts, and the centres of a pull that follow.
@@ -132,7 +81,7 @@ def descended_by_rule(
             drift.follow(own[:n])
             update.restart()
     centres = drift.centre if every and drift is not None else None
-    return losses.users, own.clone(), centres
+    return losses.users, own, centres
 
 
 def losses_of_part(job: Job, group: list[int]) -> tuple[UserLosses, bool]:

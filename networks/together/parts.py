@@ -22,7 +22,7 @@ from corsage.networks.local_training import Job
 from corsage.networks.network import Network
 from corsage.networks.rules import vectors_of
 from corsage.networks.together import stacked
-from corsage.networks.together.joint_descent import descended, descended_by_rule, losses_of
+from corsage.networks.together.joint_descent import descended, losses_of
 
 Way = Callable[[Job, Floats32, list[int]], tuple[list[int], Tensor, Tensor | None]]
 MOST_TOGETHER = 32
@@ -109,9 +109,8 @@ def train_group(job: Job, rows: Floats32, group: list[int], out: Floats32) -> No
 def way_of(job: Job) -> Way:
     """The quickest way to train users together."""
     plain = job.keys.plain and job.data.objective is None and job.data.views is None
-    if plain and not (job.head or job.network.stackable):
-        return descended
-    return stacked.train_stacked if plain and job.data.losses is None else descended_by_rule
+    kernels = plain and job.data.losses is None and (job.head or job.network.stackable)
+    return stacked.train_stacked if kernels else descended
 
 
 def users_together(

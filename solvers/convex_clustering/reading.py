@@ -154,19 +154,3 @@ def within_distance(x: Floats, labels: Ints) -> float:
     if not same.any():
         return 0.0
     return float(np.linalg.norm(x[i[same]] - x[j[same]], axis=1).mean())
-
-
-def agreement(one: Ints, other: Ints) -> float:
-    """The adjusted Rand index: 1 for the same partition, about 0 for unrelated ones."""
-    table = np.zeros((int(one.max()) + 1, int(other.max()) + 1))
-    np.add.at(table, (one, other), 1)
-    together = _pairs(table)
-    first, second = _pairs(table.sum(1)), _pairs(table.sum(0))
-    chance = first * second / max(_pairs(np.array([len(one)])), 1)
-    most = (first + second) / 2
-    return 1.0 if most == chance else float((together - chance) / (most - chance))
-
-
-def _pairs(counts: Floats | Ints) -> float:
-    """The number of pairs within groups of these sizes."""
-    return float((counts * (counts - 1) / 2).sum())

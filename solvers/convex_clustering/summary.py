@@ -17,7 +17,6 @@ from corsage.solvers.convex_clustering.expansions import Expansion
 from corsage.solvers.convex_clustering.reading import (
     CANDIDATES,
     EXACT_GAP,
-    Partition,
     candidates,
     fused,
     judged,
@@ -117,12 +116,11 @@ def fully_read(losses: Losses, solution: Solution) -> Reading:
     else:
         found = read(losses, x, lam, edges)
     reading = replace(reading, labels=found.labels.tolist(), exact=found.exact, gap=found.gap)
-    return with_bounds(reading, losses, found) if edges.complete else reading
+    return with_bounds(reading, losses, found.labels, found.models) if edges.complete else reading
 
 
-def with_bounds(reading: Reading, losses: Losses, found: Partition) -> Reading:
+def with_bounds(reading: Reading, losses: recovery.Gradients, labels: Ints, w: Floats) -> Reading:
     """The reading with the bounds on lambda of section III, which are for all pairs."""
-    labels, w = found.labels, found.models
     return replace(
         reading,
         necessary=recovery.necessary(losses, labels, w),
@@ -234,9 +232,4 @@ def bounded(reading: Reading, users: Batched, labels: Ints, x: Floats) -> Readin
     points = [x, *(np.broadcast_to(own, x.shape).copy() for own in w)]
     found = users.at([(point, np.zeros_like(point)) for point in points])
     known = recovery.Known({p.tobytes(): e.gradient for p, e in zip(points, found, strict=True)})
-    return replace(
-        reading,
-        necessary=recovery.necessary(known, labels, w),
-        theorem1=recovery.theorem1(known, labels, w),
-        theorem2=recovery.theorem2(known, labels, w) if len(w) > 1 else None,
-    )
+    return with_bounds(reading, known, labels, w)

@@ -41,11 +41,6 @@ class Folds(NamedTuple):
         return float(np.sum(yy - 2 * np.sum(b * theta, axis=-1) + square))
 
 
-def keyed_folds(x: Floats, y: Floats, counts: Ints, keys: NDArray[np.uint64]) -> Folds:
-    """The sums where users deal their records themselves, by their keys."""
-    return sums_in(x, y, *keyed(counts, keys))
-
-
 def keyed(counts: Ints, keys: NDArray[np.uint64], least: int = 1) -> tuple[Ints, Ints]:
     """Deal each user's records over the folds, beginning with a fold of its own.
 

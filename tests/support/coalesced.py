@@ -25,15 +25,15 @@ from corsage.solvers.known_clusters.coins.coalescing import (
     compose,
     global_map,
     replay_global,
+    replay_within,
     within_map,
-    within_unequal,
 )
 from corsage.solvers.known_clusters.coins.flips import (
     Coin,
     Coins,
     Stretch,
     Walk,
-    stretches,
+    stretch,
 )
 from corsage.solvers.known_clusters.coins.katyusha import (
     KatyushaParameters,
@@ -52,6 +52,15 @@ Local = Callable[[Array, int], Array]
 """Takes so many local steps."""
 LocalSteps = Callable[[Rows, int, int], Rows]
 """Takes local steps from an iteration on, so many."""
+
+
+def stretches(coins: Coins, end: int) -> Iterator[Stretch]:
+    """All stretches of a run of `end` iterations."""
+    first = 0
+    while first < end:
+        part = stretch(coins, first, end)
+        yield part
+        first = part.last
 
 
 def l2gd_together(
@@ -105,7 +114,7 @@ def _l2gd_even(
 def _l2gd_uneven(theta: Array, walk: Walk, gamma: Array, c: Array, local: Local) -> Array:
     """The same where gamma_i differs."""
     for r, k in walk:
-        theta = local(within_unequal(theta, gamma, c, r), k)
+        theta = local(replay_within(theta, gamma, c, r), k)
     return theta
 
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from scipy.cluster.hierarchy import fcluster, is_valid_linkage
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.estimator_checks import check_estimator
 
 from corsage import ConvexClustering
 from corsage.solvers.convex_clustering import estimator
 from corsage.solvers.convex_clustering.exact.edges import Edges
 from corsage.solvers.convex_clustering.exact.sum_of_norms import Solution, fit, gap
-from corsage.solvers.convex_clustering.reading import agreement
 from tests.support.convex_problems import random
 
 TRUE = np.repeat(np.arange(3), 8)
@@ -32,7 +32,7 @@ def test_scikit_learn_has_nothing_to_say(lam: float | str) -> None:
 @pytest.mark.parametrize("keys", [{}, {"n_neighbors": None, "gamma": 4.0}, {"n_neighbors": 5}])
 def test_blobs_are_found_without_a_number_of_clusters(keys: dict) -> None:
     found = ConvexClustering(**keys).fit(POINTS)
-    assert agreement(found.labels_, TRUE) == 1
+    assert adjusted_rand_score(found.labels_, TRUE) == 1
     assert found.centers_.shape == (3, 2)
     assert found.certificate_ <= 1e-6
     assert found.path_.clusters[0] <= 3
@@ -59,7 +59,7 @@ def test_the_tree_cut_at_a_lambda_has_the_clusters_of_the_path_there() -> None:
     assert is_valid_linkage(found.merges_)
     for lam, labels in zip(found.path_.lams, found.path_.labels, strict=True):
         cut = fcluster(found.merges_, lam * (1 + 1e-9), "distance") - 1
-        assert agreement(cut, labels) == 1
+        assert adjusted_rand_score(cut, labels) == 1
 
 
 def test_lists_are_taken_and_a_row_alone_is_refused_as_scikit_learn_does() -> None:

@@ -13,7 +13,6 @@ from corsage.experiments.convex_clustering.problem import OPTIMA, accuracy, prob
 from corsage.solvers.convex_clustering.exact.edges import Edges
 from corsage.solvers.convex_clustering.exact.sum_of_norms import fit
 from corsage.solvers.convex_clustering.reading import (
-    agreement,
     candidate,
     fused,
     in_order,
@@ -56,16 +55,6 @@ def test_candidate_respects_its_limits() -> None:
     assert candidate(np.ones((1, 2))).tolist() == [0]
 
 
-@given(SEEDS)
-@MANY
-def test_agreement_is_the_adjusted_rand_index(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    one, other = rng.integers(0, 4, (2, 15))
-    assert agreement(one, other) == pytest.approx(adjusted_rand_score(one, other))
-    assert agreement(one, in_order(one)) == 1
-    assert agreement(one, rng.permutation(4)[one]) == pytest.approx(1)
-
-
 def test_partitions_are_numbered_as_they_appear() -> None:
     assert in_order(np.array([4, 4, 1, 0, 1])).tolist() == [0, 0, 1, 2, 1]
 
@@ -80,7 +69,7 @@ def test_optima_and_clusters_along_the_path(ellipses, lam: float, clusters: int)
     labels = fused(solved.x)
     assert labels.max() + 1 == clusters
     assert judged(losses, labels, lam, edges).exact
-    assert (agreement(labels, true) == 1) is (clusters == 3)
+    assert (adjusted_rand_score(labels, true) == 1) is (clusters == 3)
 
 
 def test_nearly_fused_models_are_read_and_certified(ellipses) -> None:

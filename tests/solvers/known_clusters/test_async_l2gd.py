@@ -15,14 +15,10 @@ from corsage.experiments.known_clusters.async_l2gd import iterate, run_naive
 from corsage.solvers.known_clusters.coins.coalescing import (
     Affine,
     compose,
-    follow,
     global_map,
-    means_ahead,
     replay_global,
     replay_within,
-    sums_ahead,
     within_map,
-    within_unequal,
 )
 from corsage.solvers.known_clusters.coins.flips import Coins
 from corsage.solvers.known_clusters.coins.settings import (
@@ -196,29 +192,20 @@ def test_maps_are_steps_one_by_one(seed, outer, inner, apart):
 
 @settings(max_examples=30, deadline=None)
 @given(SEEDS, st.integers(0, 30))
-def test_unequal_gamma_needs_sums_alone(seed, steps):
-    """One exchange: sums from two nodes, centres back; what single iterations give."""
-    rng, found, losses, chosen, theta = problem(seed)
+def test_steps_to_a_centre_of_unequal_gamma_are_the_iterations_one_by_one(seed, steps):
+    _, found, losses, chosen, theta = problem(seed)
     ahead, within = theta, rates(found, chosen).within
     for _ in range(steps):
         ahead = iterate(ahead, losses.gradient, found, chosen, False, np.ones(3, bool))
     for j in range(3):
         users = found.members(j)
         own, gamma, c = theta[users], found.gamma[users], within[users]
-        far, near = np.array_split(rng.permutation(len(users)), 2)
-        parts = [sums_ahead(own[part], gamma[part], c[part], steps) for part in (far, near)]
-        moved = follow(own, c, means_ahead(parts[0] + parts[1], gamma, c))
-        for found_so in (
-            moved,
-            within_unequal(own, gamma, c, steps),
-            replay_within(own, gamma, c, steps),
-        ):
-            assert np.allclose(found_so, ahead[users], rtol=0, atol=1e-12)
+        moved = replay_within(own, gamma, c, steps)
+        assert np.allclose(moved, ahead[users], rtol=0, atol=1e-12)
 
 
 def test_users_without_a_pull_stay_where_they_are():
     theta, nothing = np.ones((3, D)) * np.arange(3)[:, None], np.zeros(3)
-    assert np.array_equal(within_unequal(theta, nothing, nothing, 4), theta)
     assert np.array_equal(replay_within(theta, nothing, nothing, 4), theta)
 
 

@@ -17,8 +17,8 @@ from corsage.solvers.known_clusters.coins.flips import (
     deviations,
     expected_communications,
     stretch,
-    stretches,
 )
+from tests.support.coalesced import stretches
 
 COINS = Coins(3, 0.2, (0.3, 0.0, 0.7), ("a", "b", "c"))
 SEEDS = st.integers(0, 2**32 - 1)
@@ -33,13 +33,12 @@ def test_a_coin_does_not_depend_on_what_else_is_asked(first, length):
     assert np.array_equal(COINS.network_at(first, last), COINS.network_at(0, 3 * BLOCK)[first:last])
     whole = COINS.clusters_at(0, 3 * BLOCK)
     assert np.array_equal(COINS.clusters_at(first, last), whole[:, first:last])
-    assert np.array_equal(COINS.cluster_at(2, first, last), whole[2, first:last])
 
 
 def test_a_cluster_keeps_its_coins_in_other_company():
     other = Coins(3, 0.9, (0.7, 0.3), ("c", "a"))
-    assert np.array_equal(other.cluster_at(0, 0, 5000), COINS.cluster_at(2, 0, 5000))
-    assert np.array_equal(other.cluster_at(1, 0, 5000), COINS.cluster_at(0, 0, 5000))
+    assert np.array_equal(other.clusters_at(0, 5000)[0], COINS.clusters_at(0, 5000)[2])
+    assert np.array_equal(other.clusters_at(0, 5000)[1], COINS.clusters_at(0, 5000)[0])
 
 
 def test_coins_fall_independently_and_as_often_as_they_should():
@@ -59,7 +58,7 @@ def spelled(part, j):
 
 def word(coins, j, first, last):
     """The same from the coins."""
-    letters = np.where(coins.cluster_at(j, first, last), "W", "L")
+    letters = np.where(coins.clusters_at(first, last)[j], "W", "L")
     return "".join(np.where(coins.network_at(first, last), "G", letters))
 
 
@@ -127,7 +126,7 @@ def test_printed_count_within_clusters_is_along_iterations_without_global_steps(
     """(1 - p_0) p_j (1 - p_j) T: 1/(1 - p_0) times what needs a message."""
     number, p_0, p = 200_000, 0.3, 0.4
     coins = Coins(5, p_0, (p,), ("a",))
-    kept = coins.cluster_at(0, 0, number)[~coins.network_at(0, number)]
+    kept = coins.clusters_at(0, number)[0][~coins.network_at(0, number)]
     printed = (1 - p_0) * p * (1 - p) * number
     assert (kept[1:] & ~kept[:-1]).sum() == pytest.approx(printed, rel=0.02)
     assert count(coins, number)["within"][0] == pytest.approx((1 - p_0) * printed, rel=0.02)

@@ -19,7 +19,7 @@ from corsage.experiments.known_clusters.pooling import (
     single_cluster,
     unbiased,
 )
-from corsage.solvers.known_clusters.folds import SINGLE_CENTRE_GRID, keyed_folds
+from corsage.solvers.known_clusters.folds import SINGLE_CENTRE_GRID, keyed, sums_in
 from corsage.solvers.known_clusters.mixed_model import ClusterSums, centres, personal
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -94,12 +94,12 @@ def test_records_are_dealt_over_the_folds(seed, sizes):
 def test_users_who_deal_for_themselves_have_the_same_folds_in_any_company():
     x, y, _, a, _ = draw(0, [3, 7, 12])
     counts, keys = np.array([3, 7, 12]), user_keys(0, "folds", ["a", "b", "c"])
-    held = keyed_folds(x, y, counts, keys)
+    held = sums_in(x, y, *keyed(counts, keys))
     assert held.a.sum(0) == pytest.approx(a)
-    ones = keyed_folds(np.ones((22, 1)), y, counts, keys).a[..., 0, 0]
+    ones = sums_in(np.ones((22, 1)), y, *keyed(counts, keys)).a[..., 0, 0]
     for size, own in zip(counts, ones.T, strict=True):
         assert sorted(own) == sorted([(size + f) // 5 for f in range(5)])
-    alone = keyed_folds(x[3:10], y[3:10], counts[1:2], keys[1:2])
+    alone = sums_in(x[3:10], y[3:10], *keyed(counts[1:2], keys[1:2]))
     assert alone.a[:, 0] == pytest.approx(held.a[:, 1], abs=1e-12)
     assert [part.sum() for part, _ in held.rest] == pytest.approx(
         [held.a.sum() - own.sum() for own in held.a]
