@@ -88,7 +88,7 @@ def exit_code(error: BaseException) -> int:
     """The code that a process leaves with after an error."""
     if isinstance(error, (KeyboardInterrupt, SystemExit)):
         return 130
-    return 2 if isinstance(error, UNUSABLE) else 1
+    return 2 if isinstance(error, UNUSABLE) else getattr(error, "code", 1)
 
 
 def one_line(error: BaseException) -> str:
