@@ -198,7 +198,9 @@ class Devices:
         others, done = sorted(self.roster.nodes - alive), self._enough(alive)
         line.push([] if done else [Message(content, n, QUERY, ttl=seconds) for n in others])
         while not done and (came := line.pull()):
-            alive |= {m.metadata.dst_node_id for m, reply in came if reply and not reply.has_error()}
+            alive |= {
+                m.metadata.dst_node_id for m, reply in came if reply and not reply.has_error()
+            }
             done = self._enough(alive)
         return done
 

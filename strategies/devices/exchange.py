@@ -77,7 +77,7 @@ class Exchange:
             if done:
                 return done
             waited = time.monotonic() - max(sent.at for sent in self._pending.values())
-            time.sleep(min(max(waited / 20, 0.002), 1.0, max(self._timeout - waited, 0.0)))
+            time.sleep(min(max(waited / 20, 0.002), 1.0, max(self._timeout - waited, 0.001)))
         return []
 
     def _replies(self) -> tuple[int, list[tuple[Message, Message | None]]]:
