@@ -6,7 +6,9 @@ from pathlib import Path
 
 
 class CorsageError(Exception):
-    """Anything that Corsage itself refuses or cannot do."""
+    """Anything that Corsage itself refuses or cannot do; `code`: a failed run's exit code."""
+
+    code = 1
 
 
 class ConfigError(CorsageError):
@@ -47,6 +49,12 @@ UNUSABLE = (ConfigError, DataError, ModelError, CannotResume)
 
 class NodeError(CorsageError):
     """Nodes that did not come, or left."""
+
+
+class NodesSilent(NodeError):
+    """Nodes that were there and reply no more: a resume later may go well (EX_TEMPFAIL)."""
+
+    code = 75
 
 
 class RoundFailed(CorsageError):

@@ -60,13 +60,30 @@ def added(terms: Floats) -> tuple[Floats, Floats]:
     return high[0], low[0]
 
 
+def summed(rows: Array, weights: Floats) -> tuple[Floats, Floats]:
+    """The sum of w_i times rows (n, P) as high and low.
+
+    With whole weights, numbers of single precision that are not too unlike in size are multiples
+    of one that goes into their sum less than 2^53 times: in double precision any order is exact.
+    """
+    if rows.dtype != np.float32 or (weights % 1).any():
+        return added(np.multiply(rows, weights[:, None], dtype=np.float64))
+    size = np.abs(rows)
+    exact = weights.sum() * size.max(0).astype(np.float64) <= 2.0**28 * size.min(0)
+    high, low = weights @ rows + 0.0, np.zeros(rows.shape[1])  # + 0: no sum is -0
+    if not exact.all():  # NaN is not
+        terms = np.multiply(rows[:, ~exact], weights[:, None], dtype=np.float64)
+        high[~exact], low[~exact] = added(terms)
+    return high, low
+
+
 def add_weighted(sums: Floats | None, rows: Array, weights: Floats) -> Floats:
     """Add sum_u w_u rows_u to sums (2, ...), high and low; into them, if there are any."""
     found = np.zeros((2, *rows.shape[1:])) if sums is None else sums
     flat, each = found.reshape(2, -1), rows.reshape(len(rows), -1)
     for piece in pieces(flat.shape[1], len(rows) + 2):
-        terms = (flat[:, piece], np.multiply(each[:, piece], weights[:, None], dtype=np.float64))
-        flat[0, piece], flat[1, piece] = added(np.concatenate(terms))
+        terms = (*flat[:, piece], *summed(each[:, piece], weights))
+        flat[0, piece], flat[1, piece] = added(np.stack(terms))
     return found
 
 
@@ -75,8 +92,9 @@ def mean_of(
 ) -> NDArray[Any]:
     """sum_k w_k sum_i rows_ki / weight, of rows (n_k, ...): those of users, or high and low."""
     found = np.empty(parts[0][1].shape[1:], dtype)
-    flat, each = found.reshape(-1), [(w, rows.reshape(len(rows), -1)) for w, rows in parts]
-    for piece in pieces(flat.size, sum(len(rows) for _, rows in each)):
-        terms = [np.multiply(rows[:, piece], w, dtype=np.float64) for w, rows in each]
-        flat[piece] = added(np.concatenate(terms))[0] / weight
+    flat, each = found.reshape(-1), [rows.reshape(len(rows), -1) for _, rows in parts]
+    weights = np.repeat([w for w, _ in parts], [len(rows) for rows in each])
+    for piece in pieces(flat.size, len(weights)):
+        rows = np.concatenate([one[:, piece] for one in each])
+        flat[piece] = summed(rows, weights)[0] / weight
     return found

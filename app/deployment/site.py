@@ -44,7 +44,7 @@ DEPLOY_OPTIONS = {
     "days": str(DAYS_OF_AN_APP),
     "run-keys": "",
 }
-OF_SERVER = ("superlink.sh", "gate.sh", "flwr.sh", "corsage.sh", "settings.sh")
+OF_SERVER = ("superlink.sh", "gate.sh", "flwr.sh", "corsage.sh", "run.sh", "settings.sh")
 OF_DEVICE = ("device.sh",)
 COMPOSE_HEAD = """\
 # Made by `corsage deploy`, beside the folders server/, devices/ and state/ that it names; the data

@@ -38,7 +38,7 @@ def exit_code(work: Callable[[], int | None], mistakes: Errors = UNUSABLE) -> in
             raise
         return complain(not_installed(error), 2)
     except CorsageError as error:
-        return complain(error, 1)
+        return complain(error, error.code)
     except KeyboardInterrupt:
         return complain("interrupted.", 130)
 

@@ -14,6 +14,7 @@ from corsage.app.results.metrics import readable_rows
 from corsage.app.run.checkpoint import Checkpoints
 from corsage.app.run.endings import write_result
 from corsage.app.run.model_files import write_models
+from corsage.app.run.status import note
 from corsage.app.states.store import secure
 from corsage.core.configuration.config import Config
 from corsage.core.files import append_line, guarded, write_atomically
@@ -73,6 +74,10 @@ class Recorder(Callback):
             self.versions[row["round"]] = strategy.progress.versions.copy()
             self.versions = {number: self.versions[number] for number in self.checkpoints.kept}
             strategy.job.hold([*self.versions.values()])
+
+    def on_note(self, text: str) -> None:
+        """The last note stands in the run's status."""
+        note(self.folder.parent, text)
 
     def on_end(self, strategy: Strategy[Any, Any], results: Sequence[Summary]) -> None:
         """The models, the result, and the shared arrays under their names in the model."""

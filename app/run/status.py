@@ -1,8 +1,9 @@
 """Status of a run, in a file that a supervisor can read: RUN_FOLDER/status.json.
 
 state        running, finished or failed
-exit-code    0, 1 for a failed run, 2 for a user's mistake, 130 if interrupted; null while it runs
-line         why it failed, in one line
+exit-code    0, 1 for a failed run, 2 for a user's mistake, 75 if a resume may do later (devices are
+             silent), 130 if interrupted; null while it runs
+line         why it failed, in one line; while it runs, what was noted last
 pid, host    of the process that runs it, and since when it is there: a pid alone may be another's
 flower-run   Flower's id of the run, if it is one of `flwr run`
 """
@@ -16,7 +17,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,13 @@ def watched(folder: Path, flower_run: str = "") -> Iterator[None]:
     ended(None, flower_run).write(folder)
 
 
+def note(folder: Path, text: str) -> None:
+    """Say in the file of a run of this process, if it has one, what was noted last."""
+    with contextlib.suppress(CheckpointError):
+        if (status := read_status(folder)).pid == os.getpid():
+            replace(status, line=text).write(folder)
+
+
 def running(flower_run: str = "") -> Status:
     """That of a run of this process."""
     pid = os.getpid()
@@ -89,7 +97,7 @@ def exit_code(error: BaseException) -> int:
     """The code that a process leaves with after an error."""
     if isinstance(error, (KeyboardInterrupt, SystemExit)):
         return 130
-    return 2 if isinstance(error, UNUSABLE) else 1
+    return 2 if isinstance(error, UNUSABLE) else getattr(error, "code", 1)
 
 
 def one_line(error: BaseException) -> str:

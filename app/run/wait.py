@@ -14,7 +14,7 @@ from pathlib import Path
 
 from corsage.app.output.usage import command, complain
 from corsage.app.run.status import FINISHED, RUNNING, Status, read_status
-from corsage.core.errors import ConfigError, CorsageError, NodeError
+from corsage.core.errors import ConfigError, CorsageError, NodeError, NodesSilent
 
 USAGE = """\
 usage: corsage wait RUN_FOLDER
@@ -22,7 +22,8 @@ usage: corsage wait RUN_FOLDER
        flwr run ... SUPERLINK --format json | corsage wait - SUPERLINK
 
 Waits until a run is over. Leaves with 0 if it went well, 1 if it failed, 2 if a key or a file was
-wrong, and prints the line that says why. RUN_FOLDER is read at the server; RUN_ID is Flower's, and
+wrong, 75 if a resume may do (all devices are silent, or the server's process is gone), and prints
+the line that says why. RUN_FOLDER is read at the server; RUN_ID is Flower's, and
 SUPERLINK the name of the connection, as `flwr run` takes it (its runs that fail leave with 1).
 """
 STATUS_PAUSE = 1.0
@@ -34,7 +35,7 @@ def wait_for_folder(folder: Path) -> Status:
     while (status := read_status(folder)).state == RUNNING:
         if status.gone and read_status(folder).state == RUNNING:
             line = f"process {status.pid} is gone without a word; the run can be finished: {folder}"
-            return Status("failed", 1, line)
+            return Status("failed", NodesSilent.code, line)
         time.sleep(STATUS_PAUSE)
         if not folder.exists():
             return Status("failed", 2, f"{folder}: is gone: its keys or files could not be used.")

@@ -5,6 +5,7 @@ A simulation has none of it: its nodes are all there, and each of them replies.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
 from corsage.core.configuration.key_groups import FederationKeys
+from corsage.core.errors import NodesSilent
 from corsage.core.known_devices import KnownDevices, Owner
 from corsage.core.messages.replies import Replies
 from corsage.strategies.devices.exchange import Exchange, exchange
@@ -24,7 +26,11 @@ from corsage.strategies.devices.pulling import Puller
 from corsage.strategies.devices.standing import Conduct, Pauses
 
 if TYPE_CHECKING:
+    from corsage.strategies.rounds.reception import Reception
     from corsage.strategies.rounds.roster import Roster
+
+FIRST_WAIT, LONGEST_WAIT = 5.0, 40.0
+"""Seconds that silent nodes have to say who they are, before they are asked once more."""
 
 
 class Devices:
@@ -55,6 +61,8 @@ class Devices:
         note: Callable[[str], None],
     ) -> None:
         self.grid, self.keys, self.roster, self.known = grid, keys, roster, known
+        self.note, self._until = note, math.inf  # silence is not borne for ever
+        self._line: Exchange | None = None
         self.owners = Owners(known, keys.registered_keys)
         times = 0.0 if getattr(grid, "patient", False) else keys.patience
         self.patience = Patience(times, keys.quorum)
@@ -129,7 +137,14 @@ class Devices:
     def line(self, timeout: float) -> Exchange:
         """A way to send messages, and to wait for replies as long as it is worth it."""
         doubtful = self.roster.by_node(self.conduct.doubtful(self.roster.members))
-        return Exchange(self.grid, timeout, self.patience, doubtful, self.work)
+        self._until = self._until if self.silent else math.inf
+        self._line = Exchange(self.grid, timeout, self.patience, doubtful, self.work)
+        return self._line
+
+    @property
+    def silent(self) -> bool:
+        """True if no node replied to the last turn's messages."""
+        return self._line is not None and self._line.silent
 
     def work(self, message: Message) -> float:
         """The number of samples that a message is about, as far as the roster tells."""
@@ -163,6 +178,46 @@ class Devices:
         found = resting > self.resting and left >= max(self.keys.min_users, 1)
         self.resting = resting if found else self.resting
         return found
+
+    def outlast(self, reception: Reception, task: Callable[[], ConfigRecord]) -> None:
+        """Where all are silent, wait until enough of them, or others, say who they are.
+
+        NodesSilent if they do not within round-timeout of the first turn without a reply.
+        """
+        wait, begin = FIRST_WAIT, time.monotonic()
+        self._until = min(self._until, begin + self.keys.round_timeout)
+        self.note(f"no node replies: waiting for them, up to {self._until - begin:.0f} s")
+        alive = set[int]()
+        while (now := time.monotonic()) < self._until:
+            seconds = min(wait, self._until - now)
+            before = set(self.roster.nodes)
+            reception.refresh(self.grid, seconds, self.number, task)
+            alive = (alive | self.roster.nodes - before) & self.roster.nodes
+            if self._woken(alive, task(), seconds):
+                return
+            time.sleep(max(now + seconds - time.monotonic(), 0.0))
+            wait = min(2 * wait, LONGEST_WAIT)
+        raise NodesSilent(
+            f"round {self.number}: no node replied, and none came back within "
+            f"{self.keys.round_timeout:g} s (round-timeout): when the devices are there again, "
+            "--resume goes on with the last checkpoint."
+        )
+
+    def _woken(self, alive: set[int], task: ConfigRecord, seconds: float) -> bool:
+        """Ask the others whether they are there, until there are users enough."""
+        content, line = RecordDict({"config": task}), Exchange(self.grid, seconds)
+        others, done = sorted(self.roster.nodes - alive), self._enough(alive)
+        line.push([] if done else [Message(content, n, QUERY, ttl=seconds) for n in others])
+        while not done and (came := line.pull()):
+            alive |= {
+                m.metadata.dst_node_id for m, reply in came if reply and not reply.has_error()
+            }
+            done = self._enough(alive)
+        return done
+
+    def _enough(self, nodes: Iterable[int]) -> bool:
+        """True if nodes have users enough for a round."""
+        return sum(len(self.roster.hosted(n)) for n in nodes) >= max(self.keys.min_users, 1)
 
     def judge(self, replies: Replies) -> None:
         """Note how the nodes behaved in a turn; where none replied, it was not theirs to do."""

@@ -44,10 +44,17 @@ class Exchange:
         self._pending: dict[str, Pending] = {}
         self._unsent: list[Message] = []
         self._next_look = time.monotonic() + PRESENCE_SECONDS
+        self._asked = self._heard = False
+
+    @property
+    def silent(self) -> bool:
+        """True if messages were sent, and no node has replied to any."""
+        return self._asked and not self._heard
 
     def push(self, messages: Iterable[Message]) -> None:
         """Send messages; those that cannot be sent have no reply."""
         batch, now = list(messages), time.monotonic()
+        self._asked = self._asked or bool(batch)
         accepted = {str(i) for i in self._grid.push_messages(batch) if i}
         for message in batch:
             if message.metadata.message_id in accepted:
@@ -70,7 +77,7 @@ class Exchange:
             if done:
                 return done
             waited = time.monotonic() - max(sent.at for sent in self._pending.values())
-            time.sleep(min(max(waited / 20, 0.002), 1.0, max(self._timeout - waited, 0.0)))
+            time.sleep(min(max(waited / 20, 0.002), 1.0, max(self._timeout - waited, 0.001)))
         return []
 
     def _replies(self) -> tuple[int, list[tuple[Message, Message | None]]]:
@@ -89,6 +96,7 @@ class Exchange:
                 continue  # what came during this look came too late
             del self._pending[sent.message.metadata.message_id]
             asked = reply.metadata.src_node_id == sent.node
+            self._heard = self._heard or asked
             if asked and not reply.has_error():
                 self._patience.came(sent, now - sent.at, self._pace(sent))
             else:

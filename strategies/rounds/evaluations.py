@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from corsage.core.configuration.config import Config
+from corsage.core.errors import RoundFailed
 from corsage.core.messages.replies import Replies, by_cause
 from corsage.core.messages.wire import DELIVER_OPTION, OUTCOMES, ROOM_OPTION, ROW_OPTION
 from corsage.core.registry import attachment
@@ -22,7 +23,7 @@ from corsage.strategies.rounds.results import (
     summarised,
     weighted_metrics,
 )
-from corsage.strategies.rounds.turns import Question, Series
+from corsage.strategies.rounds.turns import Question, Series, T
 
 if TYPE_CHECKING:
     from corsage.strategies.rounds.base import Strategy
@@ -78,9 +79,27 @@ def evaluated(strategy: Strategy[Any, Any], last: bool, seen: Replies | None) ->
 
 def evaluate(strategy: Strategy[Any, Any], options: Options, some: bool = False) -> Replies:
     """All users' evaluation, or that of a sample, by messages of its own."""
-    strategy.members.rest()
-    turn = Series(strategy.evaluations(options, some))
-    return accepted(strategy, options, turn, strategy.members.exchange(turn), some)
+    members = strategy.members
+    members.rest()
+
+    def asked() -> Replies:
+        turn = Series(strategy.evaluations(options, some))
+        return accepted(strategy, options, turn, members.exchange(turn), some)
+
+    return persistently(strategy, asked)
+
+
+def persistently(strategy: Strategy[Any, Any], work: Callable[[], T]) -> T:
+    """Work with nodes; if it fails and nodes were silent, once more without these, or when they
+    are back."""
+    job = strategy.job
+    while True:
+        try:
+            return work()
+        except RoundFailed as error:
+            if not (how := job.members.go_on(job.introduction)):
+                raise
+            job.note(f"{error} {how}")
 
 
 def accepted(

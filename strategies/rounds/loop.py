@@ -29,6 +29,7 @@ from corsage.core.registry import attached
 from corsage.strategies.rounds.evaluations import (
     evaluated,
     last_evaluation,
+    persistently,
     round_over,
     rows,
     tell,
@@ -153,15 +154,8 @@ def play(
     script: Callable[[Strategy[Any, Any]], Script[T]],
     exchange: Callable[[Turn], Replies],
 ) -> T:
-    """Play a script; if it fails and nodes were silent, play it again without these."""
-    job = strategy.job
-    while True:
-        try:
-            return played(script(strategy), exchange)
-        except RoundFailed as error:
-            if not job.members.go_without():
-                raise
-            job.note(f"{error} It is played again without those that are silent.")
+    """Play a script; once more if it fails for nodes that were silent."""
+    return persistently(strategy, lambda: played(script(strategy), exchange))
 
 
 def opened(strategy: Strategy[Any, Any]) -> Script[None]:

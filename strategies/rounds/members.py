@@ -137,9 +137,17 @@ class Members:
         if self.devices:
             self.devices.rest(self.least)
 
-    def go_without(self) -> bool:
-        """Ask silent users of the last turn no more; False if that was nobody."""
-        return self.devices is not None and self.devices.go_without()
+    def go_on(self, task: Callable[[], ConfigRecord]) -> str:
+        """Do without silent nodes, or wait where all were; in words, none if neither helps."""
+        if self.devices is None:
+            return ""
+        if self.devices.go_without():
+            return "It is played again without those that are silent."
+        if not self.devices.silent:
+            return ""
+        self.devices.outlast(self.reception, task)
+        self.rest()
+        return "It is played again: nodes are back."
 
     def set_aside(self) -> list[tuple[str, str]]:
         """Lines on nodes that were set aside or not let in, and why."""

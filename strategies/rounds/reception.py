@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from corsage.core.errors import DataError, NodeError, Refused, line
+from corsage.core.errors import DataError, NodeError, NodesSilent, Refused, line
 from corsage.core.known_devices import NOBODY
 from corsage.core.messages.introduction import read_introduction
 from corsage.strategies.rounds.opening.agreed import Agreed
@@ -105,7 +105,7 @@ class Reception:
                 if count >= num_nodes and (usable or late or is_closed(grid)):
                     break
             if late:
-                raise NodeError(
+                raise (NodesSilent if number else NodeError)(
                     f"only {count} of {num_nodes} nodes connected within {timeout:g} s: "
                     f"start the others, or set num-nodes={max(count, 1)} or a longer "
                     "node-timeout."

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,10 @@ import pytest
 from corsage.app import server_app
 from corsage.app.command import run
 from corsage.app.run import wait
+from corsage.app.run.recorder import Recorder
 from corsage.app.run.run_folder import RunFolder
 from corsage.app.run.status import Status, read_status, running
+from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, RoundFailed
 from tests.support.killing import Point, kill_at, run_folder
 
@@ -69,6 +72,16 @@ def test_a_run_that_failed(
     assert capsys.readouterr().err == f"corsage: {line}\n"
 
 
+def test_while_a_run_goes_on_its_status_says_what_was_noted_last(tmp_path: Path) -> None:
+    """Where devices are waited for, its supervisor reads that; another process's file stays."""
+    recorder = Recorder(tmp_path / "fedavg", {}, Config.parse({}))
+    recorder.on_note("there is no file yet")
+    for status, line in ((running("17"), "no node replies"), (Status("running", pid=1), "")):
+        status.write(tmp_path)
+        recorder.on_note("no node replies")
+        assert read_status(tmp_path) == replace(status, line=line)
+
+
 def test_who_waits_for_a_run_that_cannot_be_is_told(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,7 +99,7 @@ def test_a_run_that_was_killed_does_not_run_for_ever(
 ) -> None:
     kill_at(here, QUICK, Point("/result.json$"))
     assert read_status(run_folder(here)).state == "running"
-    assert run(["wait", str(run_folder(here))], "") == 1
+    assert run(["wait", str(run_folder(here))], "") == 75
     assert "is gone without a word; the run can be finished" in capsys.readouterr().err
 
 

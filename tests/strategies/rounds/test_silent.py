@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
+from corsage.app.run.status import exit_code
 from corsage.benchmarks.silent import (
     NODES,
     SECONDS,
@@ -22,6 +23,7 @@ from corsage.benchmarks.silent import (
     usual,
 )
 from corsage.core.configuration.config import Config
+from corsage.core.errors import NodesSilent
 from corsage.core.known_devices import KnownDevices, Standing
 from corsage.core.registry import ALGORITHMS
 from corsage.datasets.dealing.federated import simulated
@@ -179,6 +181,51 @@ def test_a_round_whose_users_are_all_silent_is_played_with_others() -> None:
         strategy.start(Devices(clock, NODES, mute))
     assert strategy.progress.round == 12
     assert any("It is played again without those that are silent" in n for n in notes.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "keys"),
+    [
+        ("fedavg", "train", {"fraction_train": 0.5}),
+        ("fedavg", "evaluate", {"evaluate_with_training": False}),
+        ("fedrep", "train", {"min_users": 2}),
+    ],
+)
+def test_a_run_outlasts_a_time_in_which_no_node_replies(
+    name: str, kind: str, keys: dict[str, Any]
+) -> None:
+    """They all go silent in an exchange; what they are asked 200 s later they answer."""
+    notes, since = Notes(), [float("inf")]
+
+    def speed(number: int, asked: str, before: int) -> float | None:
+        if asked == kind and before == 1:
+            since[0] = min(since[0], clock.now)
+        away = since[0] <= clock.now < since[0] + 200
+        return None if away else usual(number, asked, before)
+
+    with stopped() as clock:
+        strategy = strategy_class(name)(
+            settings(name, **{**keys_of(name), "fraction_train": 1.0, **keys}), [notes]
+        )
+        result = strategy.start(Devices(clock, NODES, speed))
+    assert since[0] + 200 < clock.now and strategy.progress.round
+    assert result.summaries[0].users == 12
+    assert sum("no node replies: waiting for them" in n for n in notes.notes) == 1
+    assert sum("played again: nodes are back" in n for n in notes.notes) == 1
+
+
+def test_nodes_that_stay_silent_end_a_run_so_that_it_is_tried_again() -> None:
+    """Also those that say who they are and nothing more; a silence has `round-timeout` in all."""
+
+    def silent_after_two(number: int, kind: str, before: int) -> float | None:
+        return None if kind == "train" and before >= 2 else usual(number, kind, before)
+
+    keys = {**keys_of("fedavg"), "fraction_train": 1.0}
+    with stopped() as clock, pytest.raises(NodesSilent, match="round 3: no node") as caught:
+        strategy = strategy_class("fedavg")(settings("fedavg", **keys))
+        strategy.start(Devices(clock, NODES, silent_after_two))
+    assert 600 < clock.now < 900 and exit_code(caught.value) == 75
+    assert strategy.progress.round == 2
 
 
 def test_a_resumed_run_knows_who_was_set_aside() -> None:
