@@ -131,6 +131,8 @@ class Crowd:
             self.refused += 1
             visit.end()
             return None
+        if (before := self._ports.get(visit.peer)) is not None:
+            self._end(before)  # that one is over, though nothing has told so yet
         strangers = {
             name: len(own) for name, own in self.newcomers.items() if name not in self.friends
         }

@@ -176,6 +176,24 @@ def test_one_address_does_not_take_the_place_of_others() -> None:
     assert [come(f"2001:db8::{n}", 1) for n in range(4)] == [True] * 3 + [False]
 
 
+def test_one_who_comes_again_from_the_same_port_is_counted_once() -> None:
+    """After a reset a port is free at once, before anybody has heard of the connection's end."""
+    made = Crowd(Room(each=3, strangers=4, device=2))
+    for _ in range(2):
+        assert made.come(socket.socket(), ("192.0.2.1", 7))
+    assert len(made.newcomers["192.0.2.1"]) == 1
+    made.known(("192.0.2.1", 7), "shop-0")
+    assert not made.newcomers and made.ended == 1
+
+
+def test_nobody_says_from_where_he_comes(gate: Gate) -> None:
+    """A header that proxies write is no address: a device that has one is known all the same."""
+    with gate.client() as client:
+        client.headers["x-forwarded-for"] = "192.0.2.9"
+        assert gate.call(client=client) == 200
+        assert list(gate.crowd.devices) == ["shop-0"]
+
+
 def test_a_gate_that_starts_again_knows_where_devices_were(gate: Gate, tmp_path: Path) -> None:
     assert gate.call() == 200
     (tmp_path / "status.json").write_text(
