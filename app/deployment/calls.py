@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corsage.app.deployment.callers import Callers, Unknown, is_own, node_of
+from corsage.app.deployment.crowd import HEADERS
 from corsage.app.deployment.holding import Holding
 
 if TYPE_CHECKING:
@@ -45,8 +46,6 @@ CALLS = {
 """What a device needs. Not `register-node`: who is known is decided at the server."""
 HEARD = {b"content-type", b"content-length", b"accept", b"accept-encoding", b"user-agent"}
 """Headers of a device's call that are passed on, with those that begin with `flwr-`."""
-HEADERS = 100
-"""How many headers a call may have: the SuperLink takes seconds for thousands of them."""
 HOP = {
     *("connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "date"),
     "server",

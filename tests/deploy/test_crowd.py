@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import h11
 import httpx
 import pytest
 
@@ -174,6 +175,30 @@ def test_one_address_does_not_take_the_place_of_others() -> None:
     made.sweep()
     assert not made.newcomers and len(made.devices["shop-0"]) == 1
     assert [come(f"2001:db8::{n}", 1) for n in range(4)] == [True] * 3 + [False]
+
+
+def test_thousands_of_headers_are_not_parsed(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither at once nor behind a call of a device's; what is behind the head is no header."""
+    head = "".join(f"{k}: {v}\r\n" for k, v in signed(gate.keys[0]).items())
+    call = f"POST /v1/fleet/push-object HTTP/1.1\r\nHost: a\r\n{head}".encode()
+    parsed: list[int] = []
+    read = h11.Connection.next_event
+    monkeypatch.setattr(
+        h11.Connection,
+        "next_event",
+        lambda self: parsed.append(len(self.trailing_data[0])) or read(self),
+    )
+    lines, none = b"a:\r\n" * 5000, b"Content-Length: 0\r\n\r\n"
+    for said in (call + lines, call + lines + b"\r\n", call + b"a: " + b"b" * (1 << 14)):
+        with gate.speak(said) as refused:
+            assert refused.recv(1000).startswith(b"HTTP/1.1 400") and ended(refused)
+    assert not parsed
+    with gate.speak(call + none + call + lines + none) as second:
+        assert second.recv(1000).startswith(b"HTTP/1.1 200")
+        assert ended(second)
+    body = b"\n" * 20000
+    with gate.speak(call + b"Content-Length: 20000\r\n\r\n" + body) as done:
+        assert done.recv(1000).startswith(b"HTTP/1.1 200") and gate.read == len(body)
 
 
 def test_one_who_comes_again_from_the_same_port_is_counted_once() -> None:
