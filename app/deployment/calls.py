@@ -123,7 +123,7 @@ class Gate:
 
         try:
             device = self.admitted(request)
-            length = int(request.headers.get("content-length", self.most))
+            length = int(request.headers.get("content-length", 0))
             with self.bodies.room(device, length):
                 return await self.passed(request)
         except Cut as why:
@@ -225,11 +225,14 @@ def headers_of(answer: httpx.Response) -> dict[str, str]:
 
 
 def is_short(headers: Headers, most: int) -> bool:
-    """True if a call's headers are few, and tell a length that it may have, in one way."""
+    """True if a call's headers are few, and tell a length that it may have.
+
+    A SuperNode says it; of a body in chunks each byte could cost as much as a thousand.
+    """
     said = headers.get("content-length", "0")
-    two = "content-length" in headers and "transfer-encoding" in headers
+    chunked = "transfer-encoding" in headers
     length = bool(re.fullmatch("[0-9]{1,18}", said)) and int(said) <= most
-    return length and not two and len(headers.raw) <= HEADERS
+    return length and not chunked and len(headers.raw) <= HEADERS
 
 
 def passes(name: bytes) -> bool:
