@@ -37,7 +37,7 @@ status.json has a line on how it is connected.
 """
 CUT_OFF = 90.0
 """Seconds without a heartbeat or another call that succeeded: a SuperNode sends some each 30 s."""
-STALLED = 35.0
+STANDS_STILL = 35.0
 """Seconds after which a call that goes on gets on: Flower gives up one that stands still for 30."""
 LOOK_SECONDS = 5.0
 """Seconds between two looks."""
@@ -75,7 +75,7 @@ class Calls:
         """Seconds since the later of them failed to come; a call that gets on slowly is none."""
         now, last = time.monotonic(), dict(self.last)
         for request, began in list(self.under_way.items()):
-            if now - began > STALLED:
+            if now - began > STANDS_STILL:
                 last[request.url.path == BEAT] = now
         return now - min(last.values())
 

@@ -71,7 +71,7 @@ def test_a_slow_upload_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reply that takes minutes on a thin line; but a call that stands still is one."""
     calls = Calls({True: time.monotonic(), False: time.monotonic() - 100})
     request = httpx.Request("POST", "https://a/v1/fleet/push-object")
-    for seconds, silence in ((supernode.STALLED - 5, 100), (supernode.STALLED + 5, 0)):
+    for seconds, silence in ((supernode.STANDS_STILL - 5, 100), (supernode.STANDS_STILL + 5, 0)):
         calls.under_way[request] = time.monotonic() - seconds
         assert calls.silence() == pytest.approx(silence, abs=1)
     monkeypatch.setattr(httpx.Client, "send", lambda *_: calls.under_way[request])
