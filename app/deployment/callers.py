@@ -8,6 +8,7 @@ those, and parses nothing that somebody may have nested a million deep.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
@@ -76,10 +77,11 @@ class Callers:
 
     def look(self) -> None:
         """Read the keys again if they have changed."""
-        self._looked, stamp = time.monotonic(), stamp_of(self._folder / "keys")
-        if stamp != self._stamp:
-            self._known, self._stamp = dict(self._read()), stamp
-            self.seen = {name: at for name, at in self.seen.items() if name in self.names}
+        self._looked = time.monotonic()
+        with contextlib.suppress(FileNotFoundError):  # one that went meanwhile: look again soon
+            if (stamp := stamp_of(self._folder / "keys")) != self._stamp:
+                self._known, self._stamp = dict(self._read()), stamp
+                self.seen = {name: at for name, at in self.seen.items() if name in self.names}
 
     def _read(self) -> Iterator[tuple[bytes, tuple[str, EllipticCurvePublicKey]]]:
         """The keys that are let in, as calls name them; one that is damaged lets nobody in."""

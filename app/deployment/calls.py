@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corsage.app.deployment.callers import Callers, Unknown, is_own, node_of
+from corsage.app.deployment.crowd import HEADERS
 from corsage.app.deployment.holding import Holding
 
 if TYPE_CHECKING:
@@ -45,8 +46,6 @@ CALLS = {
 """What a device needs. Not `register-node`: who is known is decided at the server."""
 HEARD = {b"content-type", b"content-length", b"accept", b"accept-encoding", b"user-agent"}
 """Headers of a device's call that are passed on, with those that begin with `flwr-`."""
-HEADERS = 100
-"""How many headers a call may have: the SuperLink takes seconds for thousands of them."""
 HOP = {
     *("connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "date"),
     "server",
@@ -124,7 +123,7 @@ class Gate:
 
         try:
             device = self.admitted(request)
-            length = int(request.headers.get("content-length", self.most))
+            length = int(request.headers.get("content-length", 0))
             with self.bodies.room(device, length):
                 return await self.passed(request)
         except Cut as why:
@@ -226,11 +225,14 @@ def headers_of(answer: httpx.Response) -> dict[str, str]:
 
 
 def is_short(headers: Headers, most: int) -> bool:
-    """True if a call's headers are few, and tell a length that it may have, in one way."""
+    """True if a call's headers are few, and tell a length that it may have.
+
+    A SuperNode says it; of a body in chunks each byte could cost as much as a thousand.
+    """
     said = headers.get("content-length", "0")
-    two = "content-length" in headers and "transfer-encoding" in headers
+    chunked = "transfer-encoding" in headers
     length = bool(re.fullmatch("[0-9]{1,18}", said)) and int(said) <= most
-    return length and not two and len(headers.raw) <= HEADERS
+    return length and not chunked and len(headers.raw) <= HEADERS
 
 
 def passes(name: bytes) -> bool:

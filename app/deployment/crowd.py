@@ -27,6 +27,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 PATIENCE = 10.0
 """Seconds for a newcomer's handshake and first call, and for the headers of each later one."""
+HEAD, HEADERS = 1 << 13, 100
+"""Bytes and headers that may come before a call: a SuperNode's has a dozen, of 1 kB. The SuperLink
+takes seconds for thousands of them."""
 SWEEP_SECONDS = 0.25
 """Seconds between two looks for those whose time is up."""
 REFILL, STRANGERS_REFILL = 3.0, 15.0
@@ -131,6 +134,8 @@ class Crowd:
             self.refused += 1
             visit.end()
             return None
+        if (before := self._ports.get(visit.peer)) is not None:
+            self._end(before)  # that one is over, though nothing has told so yet
         strangers = {
             name: len(own) for name, own in self.newcomers.items() if name not in self.friends
         }
@@ -222,6 +227,17 @@ class Speaker(H11Protocol):
         super().data_received(data)
         late = min(self.visit.headers_until, self.crowd.clock() + PATIENCE)
         self.visit.headers_until = late if self.conn.their_state is h11.IDLE else inf
+
+    def handle_events(self) -> None:
+        """Read on, unless what is said before a call is longer than a SuperNode's: thousands of
+        headers would cost as much as a dozen handshakes."""
+        if self.conn.their_state is h11.IDLE:
+            head = self.conn.trailing_data[0].partition(b"\r\n\r\n")[0]
+            if len(head) > HEAD or head.count(b"\n") > HEADERS:
+                self.crowd.ended += 1
+                self.send_400_response("too long")
+                return
+        super().handle_events()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""

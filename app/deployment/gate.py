@@ -97,6 +97,7 @@ def config(app: Starlette, folder: Path) -> Any:
         ssl_keyfile=str(folder / "server.key"),
         log_level="error",  # a line for each bad call would fill the disk
         server_header=False,
+        proxy_headers=False,  # else a caller on this machine says from where he comes
         http="h11",  # which bounds what is before the body; the other one keeps whatever comes
         ws="none",
         lifespan="off",

@@ -19,11 +19,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from corsage.app.output.usage import command, complain
 from corsage.app.run.status import FAILED, running
 from corsage.core.errors import CorsageError
+
+if TYPE_CHECKING:
+    import httpx
 
 USAGE = """\
 usage: corsage supernode WORDS OF flower-supernode ...
@@ -34,6 +37,8 @@ status.json has a line on how it is connected.
 """
 CUT_OFF = 90.0
 """Seconds without a heartbeat or another call that succeeded: a SuperNode sends some each 30 s."""
+STANDS_STILL = 35.0
+"""Seconds after which a call that goes on gets on: Flower gives up one that stands still for 30."""
 LOOK_SECONDS = 5.0
 """Seconds between two looks."""
 BEAT = "/v1/fleet/send-node-heartbeat"
@@ -46,6 +51,7 @@ class Calls:
     last: dict[bool, float] = field(
         default_factory=lambda: dict.fromkeys((True, False), time.monotonic())
     )
+    under_way: dict[httpx.Request, float] = field(default_factory=dict)
 
     def listen(self) -> None:
         """Hear of each call that is made from now on."""
@@ -54,7 +60,11 @@ class Calls:
         plain = httpx.Client.send
 
         def send(client: httpx.Client, request: httpx.Request, **words: Any) -> httpx.Response:
-            answer = plain(client, request, **words)
+            self.under_way[request] = time.monotonic()
+            try:
+                answer = plain(client, request, **words)
+            finally:
+                del self.under_way[request]
             if answer.is_success:
                 self.last[request.url.path == BEAT] = time.monotonic()
             return answer
@@ -62,8 +72,12 @@ class Calls:
         httpx.Client.send = send  # type: ignore[method-assign,assignment]
 
     def silence(self) -> float:
-        """Seconds since the later of them failed to come."""
-        return time.monotonic() - min(self.last.values())
+        """Seconds since the later of them failed to come; a call that gets on slowly is none."""
+        now, last = time.monotonic(), dict(self.last)
+        for request, began in list(self.under_way.items()):
+            if now - began > STANDS_STILL:
+                last[request.url.path == BEAT] = now
+        return now - min(last.values())
 
 
 def watch(calls: Calls, there: Callable[[], bool], folder: Path) -> None:

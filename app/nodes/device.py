@@ -23,6 +23,7 @@ from corsage.app.nodes.node import Node, Order
 from corsage.app.results.known_models import note_model
 from corsage.clients import client_class
 from corsage.core.configuration.held_objects import is_name
+from corsage.core.configuration.known_keys import defaults
 from corsage.core.errors import ConfigError, ModelError, Refused
 from corsage.core.keys import EPOCH_LIMIT, STEP_LIMIT, Keys, flatten
 from corsage.core.messages.asked import arrays_as, options_of
@@ -64,6 +65,9 @@ class Terms:
         """Refuse values that are not an app's own, of keys that a run may not set."""
         if self.keys is None:
             return
+        by_default = str(defaults()["strategy"]).split(",")
+        if "strategy" not in self.keys and task.algorithm not in by_default:
+            raise Refused(f"strategy={task.algorithm}: the app's signature lets no run set it")
         for group in (task.device_data, task.train, task.model, task.keys):
             own = flatten(type(group)())
             for name, value in flatten(group).items():

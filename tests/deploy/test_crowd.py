@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import h11
 import httpx
 import pytest
 
@@ -174,6 +175,49 @@ def test_one_address_does_not_take_the_place_of_others() -> None:
     made.sweep()
     assert not made.newcomers and len(made.devices["shop-0"]) == 1
     assert [come(f"2001:db8::{n}", 1) for n in range(4)] == [True] * 3 + [False]
+
+
+def test_thousands_of_headers_are_not_parsed(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither at once nor behind a call of a device's; what is behind the head is no header."""
+    head = "".join(f"{k}: {v}\r\n" for k, v in signed(gate.keys[0]).items())
+    call = f"POST /v1/fleet/push-object HTTP/1.1\r\nHost: a\r\n{head}".encode()
+    parsed: list[int] = []
+    read = h11.Connection.next_event
+
+    def counted(self: h11.Connection) -> object:
+        parsed.append(len(self.trailing_data[0]))
+        return read(self)
+
+    monkeypatch.setattr(h11.Connection, "next_event", counted)
+    lines, none = b"a:\r\n" * 5000, b"Content-Length: 0\r\n\r\n"
+    for said in (call + lines, call + lines + b"\r\n", call + b"a: " + b"b" * (1 << 14)):
+        with gate.speak(said) as refused:
+            assert refused.recv(1000).startswith(b"HTTP/1.1 400") and ended(refused)
+    assert not parsed
+    with gate.speak(call + none + call + lines + none) as second:
+        assert second.recv(1000).startswith(b"HTTP/1.1 200")
+        assert ended(second)
+    body = b"\n" * 20000
+    with gate.speak(call + b"Content-Length: 20000\r\n\r\n" + body) as done:
+        assert done.recv(1000).startswith(b"HTTP/1.1 200") and gate.read == len(body)
+
+
+def test_one_who_comes_again_from_the_same_port_is_counted_once() -> None:
+    """After a reset a port is free at once, before anybody has heard of the connection's end."""
+    made = Crowd(Room(each=3, strangers=4, device=2))
+    for _ in range(2):
+        assert made.come(socket.socket(), ("192.0.2.1", 7))
+    assert len(made.newcomers["192.0.2.1"]) == 1
+    made.known(("192.0.2.1", 7), "shop-0")
+    assert not made.newcomers and made.ended == 1
+
+
+def test_nobody_says_from_where_he_comes(gate: Gate) -> None:
+    """A header that proxies write is no address: a device that has one is known all the same."""
+    with gate.client() as client:
+        client.headers["x-forwarded-for"] = "192.0.2.9"
+        assert gate.call(client=client) == 200
+        assert list(gate.crowd.devices) == ["shop-0"]
 
 
 def test_a_gate_that_starts_again_knows_where_devices_were(gate: Gate, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from flwr.proto.message_pb2 import Metadata
 from flwr.proto.node_pb2 import Node
 from starlette.applications import Starlette
 
-from corsage.app.deployment import holding
+from corsage.app.deployment import callers, holding
 from corsage.app.deployment.callers import is_own, node_of
 from corsage.app.deployment.calls import CALLS, FLEET, gate
 from corsage.app.deployment.keys import device_key
@@ -203,13 +203,24 @@ def test_who_is_not_let_in_is_not_listened_to(
         yield b""
 
     for headers in wrong:
-        answer = ask(door, "POST", f"{FLEET}push-object", headers=headers, content=unread())
+        words = {"headers": {**headers, "content-length": "4"}, "content": unread()}
+        answer = ask(door, "POST", f"{FLEET}push-object", **words)
         assert (answer.status_code, answer.headers["connection"]) == (401, "close")
     assert ask(door, "POST", f"{FLEET}get-run", headers=right).status_code == 201
     (tmp_path / "site" / "server" / "keys" / "let-in.txt").write_text("shop-1\n")
     door.state.gate.callers.look()
     assert ask(door, "POST", f"{FLEET}get-run", headers=signed(key)).status_code == 401
     assert len(passed) == 1
+
+
+def test_a_key_that_goes_while_they_are_read_ends_nothing(
+    door: Starlette, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when `corsage deploy` writes: the keys that were known count until the next look."""
+    assert ask(door, "POST", f"{FLEET}get-run").status_code == 201
+    monkeypatch.setattr(callers, "KEYS_SECONDS", 0.0)
+    monkeypatch.setattr(callers, "stamp_of", lambda folder: (folder / "gone").stat())
+    assert ask(door, "POST", f"{FLEET}get-run").status_code == 201
 
 
 def test_what_is_nested_is_not_parsed() -> None:
@@ -236,7 +247,8 @@ async def long() -> AsyncIterator[bytes]:
 def test_the_gate_cuts_what_is_too_long(
     door: Starlette, passed: list[httpx.Request], chunked: bool, call: str
 ) -> None:
-    """Whether its length is said or not."""
+    """Whether its length is said or not; of one that is not said nothing is read, so that nobody
+    has the gate count bytes one by one."""
     content = long() if chunked else b"x" * 1200
     assert ask(door, "POST", FLEET + call, content=content).status_code == 413
     assert not passed

@@ -83,6 +83,11 @@ def test_a_signed_app_names_its_end_and_the_keys_of_runs(
         terms(1, [*honest_keys, "local-epochs"])
         reply = target.strike(Attack("named", draft.message()))
         assert reply is not None and not reply.has_error(), reply.error.reason
+        other = honest("mixed-model", kind)
+        other.settings["keys"] = {}
+        assert "strategy=mixed-model: the app's signature" in reason(target, other.message())
+        terms(1, [*honest_keys, "strategy"])
+        assert "lets no run set it" not in str(target.strike(Attack("set", other.message())))
         terms(-1, [])
         reply = target.strike(Attack("ended", draft.message()))
         assert reply is not None and "the app's signature ended on" in str(reply.error.reason)

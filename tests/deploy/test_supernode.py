@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import httpx
@@ -64,6 +65,20 @@ def test_who_is_cut_off_ends_if_the_server_is_there(
     assert lines == ["not connected: calls fail"] * 3
     with pytest.raises(Left):  # a disk that is full changes nothing
         watch(calls, lambda: True, tmp_path / "absent")
+
+
+def test_a_slow_upload_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reply that takes minutes on a thin line; but a call that stands still is one."""
+    calls = Calls({True: time.monotonic(), False: time.monotonic() - 100})
+    request = httpx.Request("POST", "https://a/v1/fleet/push-object")
+    for seconds, silence in ((supernode.STANDS_STILL - 5, 100), (supernode.STANDS_STILL + 5, 0)):
+        calls.under_way[request] = time.monotonic() - seconds
+        assert calls.silence() == pytest.approx(silence, abs=1)
+    monkeypatch.setattr(httpx.Client, "send", lambda *_: calls.under_way[request])
+    calls.listen()
+    with httpx.Client() as client, pytest.raises(AttributeError):  # what it was told has failed
+        client.send(request)
+    assert not calls.under_way
 
 
 @pytest.mark.parametrize(("path", "code", "heard"), [(BEAT, 200, True), ("/x", 200, False)])
