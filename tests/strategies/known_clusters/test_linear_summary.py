@@ -139,7 +139,6 @@ def test_variances_are_those_of_analysis_of_variance(ratio: float) -> None:
     keys: dict[str, Any] = {
         "model": "linear", "mixed_random": "intercept", "mixed_grouping": "all",
     }  # fmt: skip
-    keys["mixed_aside"] = False  # chance drew one far away
     run = corsage.simulate("mixed-model", given, progress=False, **keys)
     within = y - y.mean(1, keepdims=True)
     slope = (within @ x).sum() / (users * x @ x)
