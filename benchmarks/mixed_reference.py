@@ -17,6 +17,7 @@ class Reference(NamedTuple):
     ----------
     scale, user, cluster : sigma^2, s^2, and sb^2 or 0.
     estimates, errors : of the fixed coefficients; errors are of generalised least squares.
+    loglik : the restricted log likelihood.
     """
 
     scale: float
@@ -24,6 +25,7 @@ class Reference(NamedTuple):
     cluster: float
     estimates: Floats
     errors: Floats
+    loglik: float
 
 
 def reference(x: Floats, y: Floats, z: Floats, user: Ints, cluster: Ints | None) -> Reference:
@@ -56,7 +58,7 @@ def reference(x: Floats, y: Floats, z: Floats, user: Ints, cluster: Ints | None)
         v = [all_ + variance * mat @ mat.T for all_, mat in zip(v, own, strict=True)]
     fisher = sum(x[r].T @ np.linalg.solve(own, x[r]) for r, own in zip(rows, v, strict=True))
     errors = np.sqrt(np.diag(np.linalg.inv(fisher)))
-    return Reference(found.scale, own_variance, top, found.fe_params, errors)
+    return Reference(found.scale, own_variance, top, found.fe_params, errors, float(found.llf))
 
 
 def by_user(z: Floats, user: Ints) -> Floats:
