@@ -112,6 +112,7 @@ NUMBERS = {
     "num-clusters": 3,
     "num-features": 4,
     "model": "linear",
+    "mixed-aside": "always",
     "user-variance": "0.2",
     "num-rounds": 1,
 }

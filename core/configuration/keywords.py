@@ -205,7 +205,7 @@ class Keywords(TypedDict, total=False):
     mixed_intervals: Annotated[str, Own("Mixed model", "auto", "mixed-model, single-cluster")]
     mixed_summary: Annotated[str, Own("Mixed model", "users", "mixed-model, single-cluster")]
     mixed_paths: Annotated[bool, Own("Mixed model", True, "mixed-model, single-cluster")]
-    mixed_aside: Annotated[bool, Own("Mixed model", True, "mixed-model, single-cluster")]
+    mixed_aside: Annotated[str, Own("Mixed model", "devices", "mixed-model, single-cluster")]
     mixed_keep_sums: Annotated[bool, Own("Mixed model", False, "mixed-model, single-cluster")]
     single_cluster_lambda: Annotated[str | float, Own("Single cluster", "auto", "single-cluster")]
     convex_lambda: Annotated[str | float, Own("Convex clustering", "auto", "convex-clustering")]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from corsage.strategies.known_clusters.mixed_state import MixedModelKeys
 
 SET_ASIDE = "Set aside: sums that are not like the others'"
+COUNTED = "Counted all the same: sums that are not like the others'"
 UNGUARDED = "a user that lies is not set aside, and can own all centres: {}"
 MOST_NAMED = 20
 """Users that are printed; users.csv has all."""
@@ -34,6 +35,7 @@ class Aside:
     ----------
     users, between, within : who was looked at, and their scores as N(0, 1) (unlike.py).
     named : who is set aside.
+    unlike : who would be, and counts all the same.
     settled : they were found before, and are not looked for again.
     square : what one model of many leaves of the labels of those that are not set aside.
     """
@@ -42,29 +44,37 @@ class Aside:
     between: Floats = field(default_factory=lambda: np.zeros(0))
     within: Floats = field(default_factory=lambda: np.zeros(0))
     named: list[str] = field(default_factory=list)
+    unlike: list[str] = field(default_factory=list)
     settled: bool = False
     square: float = 0.0
 
     @classmethod
-    def of(cls, users: list[str], found: Scores, named: list[str]) -> Aside:
-        """Of users with these scores."""
-        return cls(users, found.between, found.within, named)
+    def of(cls, users: list[str], found: Scores, far: list[str], out: bool) -> Aside:
+        """Of users with these scores; `out`: those that are `far` are set aside."""
+        named, unlike = (far, []) if out else ([], far)
+        return cls(users, found.between, found.within, named, unlike)
 
     @property
     def note(self) -> str:
-        """A line for when somebody is set aside."""
+        """A line for when somebody is set aside, or would be."""
+        if self.unlike:
+            return (
+                f"{name_users(self.unlike)} counted all the same: sums that are not like the "
+                "others'; mixed-aside=always is the fit without"
+            )
         return (
             f"{name_users(self.named)} set aside: sums that are not like the others' count in no "
-            "centre and no variance; mixed-aside=false counts them"
+            "centre and no variance; mixed-aside=never counts them"
         )
 
     def findings(self) -> list[Finding]:
-        """A table of those that are set aside, if anybody is."""
+        """A table of those that are set aside, or would be, if anybody is."""
         place = {user: row for row, user in enumerate(self.users)}
-        rows = [(f"user {user}", self.text(place[user])) for user in self.named[:MOST_NAMED]]
-        if (more := len(self.named) - MOST_NAMED) > 0:
+        far = self.named or self.unlike
+        rows = [(f"user {user}", self.text(place[user])) for user in far[:MOST_NAMED]]
+        if (more := len(far) - MOST_NAMED) > 0:
             rows.append(("...", f"{more} more in users.csv"))
-        return [Finding(SET_ASIDE, rows)] if rows else []
+        return [Finding(SET_ASIDE if self.named else COUNTED, rows)] if rows else []
 
     def text(self, row: int) -> str:
         """The scores of one, in words."""
@@ -88,7 +98,15 @@ def tested(job: Job, keys: MixedModelKeys) -> bool:
     """True if sums are held against those of others: they must be those of plain squares."""
     model = job.config.model
     plain = job.loss == "squared" and model.loss_scale != "mean" and not model.ridge
-    return plain and keys.mixed_aside
+    return plain and keys.mixed_aside != "never"
+
+
+def sets_aside(job: Job, keys: MixedModelKeys) -> bool:
+    """True if who is not like the others is set aside.
+
+    Nobody lies in a simulation of one's own table: there an extreme user is part of the answer.
+    """
+    return keys.mixed_aside == "always" or not job.members.at_home
 
 
 def unguarded(job: Job, keys: MixedModelKeys, obstacle: str) -> str:
@@ -100,8 +118,8 @@ def unguarded(job: Job, keys: MixedModelKeys, obstacle: str) -> str:
     bounded = job.loss != "squared" and not keys.estimated and keys.known_gamma != "inf"
     if keys.known_gamma == "0" or bounded:
         return ""
-    if not keys.mixed_aside:
-        return "mixed-aside=false"
+    if keys.mixed_aside == "never":
+        return "mixed-aside=never"
     if not tested(job, keys):
         return "only sums of the squared loss, without a ridge, can be held against others'"
     return "mixed-variances=summed" if keys.mixed_variances == "summed" else obstacle

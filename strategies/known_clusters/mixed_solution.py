@@ -21,7 +21,7 @@ from corsage.solvers.known_clusters.mixed_model import Centres, ClusterSums, cen
 from corsage.solvers.known_clusters.newton_rounds import EXACT, NEWTON, change
 from corsage.solvers.known_clusters.variances.covariance import covariances
 from corsage.solvers.known_clusters.variances.laplace import centre_covariance
-from corsage.strategies.known_clusters.aside import UNGUARDED, tested, unguarded
+from corsage.strategies.known_clusters.aside import UNGUARDED, sets_aside, tested, unguarded
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort, KnownClusters, Present
 from corsage.strategies.known_clusters.clusters.strengths import (
     AUTO,
@@ -147,6 +147,7 @@ class MixedSolution:
     def looks(self) -> bool:
         """True if users are looked at one by one although it is their sum that is wanted."""
         wanted = tested(self.job, self.keys) and self.keys.known_gamma != "0"
+        wanted = wanted and sets_aside(self.job, self.keys)
         return wanted and not unguarded(
             self.job, self.keys, self.own_sums.untold_sums(self.present)
         )

@@ -113,10 +113,12 @@ class MixedModelKeys(ClusterKeys):
         "auto: clusters whose names are paths, a/b/c, are in units of further levels, a/b and a, "
         "each level with a variance of its own; false: names like any others",
     )
-    mixed_aside: bool = key(
-        True,
-        "squared loss, users' own sums: users whose sums are not like the others' are set aside, "
-        "and named: they count in no centre and no variance; false: everybody counts",
+    mixed_aside: str = key(
+        "devices",
+        "squared loss, users' own sums: users whose sums are not like the others' count in no "
+        "centre and no variance, and are named; devices: there alone, and in a simulation, whose "
+        "users cannot lie, all count and strengths on auto come with the names",
+        choices=("devices", "always", "never"),
     )
     mixed_keep_sums: bool = key(
         False,

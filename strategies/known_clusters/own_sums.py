@@ -52,7 +52,7 @@ from corsage.solvers.known_clusters.variances.unlike import (
     suspects,
 )
 from corsage.solvers.known_clusters.variances.users_sums import Users, explained
-from corsage.strategies.known_clusters.aside import Aside, tested
+from corsage.strategies.known_clusters.aside import Aside, sets_aside, tested
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort, Present
 from corsage.strategies.known_clusters.clusters.strengths import AUTO
 from corsage.strategies.known_clusters.coins.conversation import (
@@ -318,10 +318,14 @@ class OwnSums:
         elif tested(self.job, self.keys):
             begin = suspects(users.plain(), users.counts, users.cluster, len(users.names))
             aside, scores = stands(begin, partial(self.scored, users))
-            named = [users.users[row] for row in np.flatnonzero(aside)]
-            self.state.aside = Aside.of(users.users, scores, named)
-            if named and named != known.named:
+            far, out = (
+                [users.users[row] for row in np.flatnonzero(aside)],
+                sets_aside(self.job, self.keys),
+            )
+            self.state.aside = Aside.of(users.users, scores, far, out)
+            if far and far != (known.named or known.unlike):
                 self.job.note(self.state.aside.note)
+            aside &= out
         else:
             return users
         return users.at(~aside) if aside.any() else users

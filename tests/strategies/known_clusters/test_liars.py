@@ -76,7 +76,7 @@ def run(
     own = {
         "dataset": "npz", "data-file": str(file), "user-column": "user", "labels": "numbers",
         "cluster-column": "cluster", "model": "linear", "scale": "none", "mixed-intervals": "never",
-        "mixed-neighbours": "never", "mixed-summary": "federation",
+        "mixed-neighbours": "never", "mixed-summary": "federation", "mixed-aside": "always",
         **{key.replace("_", "-"): value for key, value in keys.items()},
     }  # fmt: skip
     notes = Notes()
@@ -125,7 +125,7 @@ def test_what_one_liar_did_where_nobody_is_set_aside(tmp_path: Path) -> None:
     for name in ("mixed-model", "exact-global", "exact-cluster"):
         _, before, _ = run(tmp_path, honest, name)
         lied = told(honest, (3, 10), "features x 1e6")
-        _, after, _ = run(tmp_path, lied, name, mixed_aside=False)
+        _, after, _ = run(tmp_path, lied, name, mixed_aside="never")
         assert error(after, (3, 10)) > 1.2 * error(before, (3, 10))
 
 
@@ -134,7 +134,7 @@ def test_where_nobody_lies_the_fit_is_the_plain_one(method: str, tmp_path: Path)
     name, keys = method.partition(",")[0], METHODS[method]
     honest = table(path="levels" in method)
     looked, result, _ = run(tmp_path, honest, name, **keys)
-    plain, other, _ = run(tmp_path, honest, name, mixed_aside=False, **keys)
+    plain, other, _ = run(tmp_path, honest, name, mixed_aside="never", **keys)
     assert looked.state.aside.users and not looked.state.aside.named
     assert (looked.state.w == plain.state.w).all()
     assert result.summaries[0].per_user == other.summaries[0].per_user
@@ -209,11 +209,28 @@ def test_between_is_what_a_fit_without_the_user_expects() -> None:
         assert between(user, False) == pytest.approx(wanted)
 
 
+@pytest.mark.parametrize("name", ["mixed-model", "exact-cluster"])
+def test_in_a_simulation_an_extreme_user_counts_and_is_named(name: str, tmp_path: Path) -> None:
+    """Nobody lies in a table of one's own: the answer is that of all rows, digit by digit."""
+    own = told(table(), (3,), "a far model")
+    strategy, result, notes = run(tmp_path, own, name, mixed_aside="devices")
+    plain, other, _ = run(tmp_path, own, name, mixed_aside="never")
+    assert not strategy.state.aside.named
+    assert (strategy.state.w == plain.state.w).all()
+    assert result.summaries[0].per_user == other.summaries[0].per_user
+    if name == "mixed-model":  # whose strengths are on auto
+        assert strategy.state.aside.unlike == ["3"]
+        assert any("user 3 is counted all the same" in note for note in notes)
+        assert "user 3" in str(strategy.findings())
+        columns = strategy.state.aside.columns()
+        assert not any(columns["aside"].values()) and columns["between"]["3"] > 4
+
+
 def test_where_it_does_not_hold_it_is_said(tmp_path: Path) -> None:
     honest = table()
     for keys, why in (
         ({}, ""),
-        ({"mixed_aside": False}, "mixed-aside=false"),
+        ({"mixed_aside": "never"}, "mixed-aside=never"),
         ({"ridge": 0.1, "known_gamma": "1", "known_lambda": "1"}, "squared loss"),
         ({"mixed_variances": "summed"}, "summed"),
         ({"known_gamma": "0", "known_lambda": "0"}, ""),

@@ -84,7 +84,7 @@ def test_random_intercepts_of_users_in_clusters(numbers: Path, nodes: int) -> No
     wanted = statsmodels_fit(DATA, slopes=False, nested=True)
     found = summary("mixed-model", numbers, nodes, **NUMBERS)
     assert column(found, "estimate") == pytest.approx(wanted.estimates, rel=1e-3)
-    assert column(found, "se") == pytest.approx(wanted.theirs, rel=1e-3)
+    assert column(found, "se") == pytest.approx(wanted.errors, rel=1e-3)
     variances = {one["level"]: one["variance"] for one in found["variances"]}
     assert variances == pytest.approx(
         {"residual": wanted.scale, "user": wanted.user, "cluster": wanted.cluster}, rel=1e-3
@@ -106,7 +106,7 @@ def test_the_log_likelihood_is_that_of_the_table(numbers: Path, scale: str) -> N
 def test_one_level_is_estimated_and_predicted_as_by_statsmodels(numbers: Path) -> None:
     found = summary("single-cluster", numbers, **NUMBERS)
     wanted = statsmodels_fit(DATA, slopes=False, nested=False)
-    assert column(found, "se") == pytest.approx(wanted.theirs, rel=1e-3)
+    assert column(found, "se") == pytest.approx(wanted.errors, rel=1e-3)
     x, y, v = DATA.x, DATA.y, wanted.scale
     same = np.equal.outer(DATA.user, DATA.user) * wanted.user
     inverse = np.linalg.inv(same + v * np.eye(len(y)))
@@ -139,7 +139,6 @@ def test_variances_are_those_of_analysis_of_variance(ratio: float) -> None:
     keys: dict[str, Any] = {
         "model": "linear", "mixed_random": "intercept", "mixed_grouping": "all",
     }  # fmt: skip
-    keys["mixed_aside"] = False  # chance drew one far away
     run = corsage.simulate("mixed-model", given, progress=False, **keys)
     within = y - y.mean(1, keepdims=True)
     slope = (within @ x).sum() / (users * x @ x)

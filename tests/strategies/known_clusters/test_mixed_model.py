@@ -229,7 +229,6 @@ def test_only_sums_go_up() -> None:
 
     for keys in ({"known_gamma": 1, "known_lambda": 1}, {}):
         keys["mixed_summary"] = "federation"  # as of devices, whatever is asked
-        keys["mixed_aside"] = False  # in simulations users are looked at one by one
         _, result, _ = federate("mixed-model", grid=Spy(3), **{**LOGISTIC, **keys, "num_rounds": 5})
         _, squared, _ = federate("mixed-model", grid=Spy(3), **{**HIERARCHICAL, **keys})
         assert squared.json()[0]["messages"] > 0 < result.json()[0]["bytes_up"]
@@ -244,7 +243,7 @@ def test_only_sums_go_up() -> None:
 def test_what_is_sent_is_counted() -> None:
     """Of the squared loss: w and twice gamma down, P and q up; then w_j down once more."""
     users = users_of("mixed-model", **HIERARCHICAL)
-    keys = {**HIERARCHICAL, "known_gamma": 1, "known_lambda": 1, "mixed_aside": False}
+    keys = {**HIERARCHICAL, "known_gamma": 1, "known_lambda": 1}
     _, result, _ = federate("mixed-model", 3, **keys)
     d, summary = users.d, result.json()[0]
     assert summary["bytes_up"] == 12 * 8 * (d * (d + 1) // 2 + d)

@@ -63,7 +63,7 @@ def run(name: str, file: Path, **keys: Any) -> tuple[Strategy[Any, Any], Result,
 def test_they_are_the_methods_of_these_names(kind: str, tmp_path: Path) -> None:
     file = written(tmp_path, 0.5, classes=kind == "classes")
     keys = {"labels": kind, "loss": "logistic" if kind == "classes" else "squared"}
-    keys |= {"mixed_variances": "one", "mixed_intervals": "never", "mixed_aside": False}
+    keys |= {"mixed_variances": "one", "mixed_intervals": "never", "mixed_aside": "never"}
     strategy, result, _ = run("mixed-model", file, **keys)
     found = strategy.neighbours
     assert len(found.beside) == (5 if kind == "numbers" else 3)

@@ -108,7 +108,7 @@ def test_all_levels_are_those_of_a_dense_solve(variances: str, tmp_path: Path) -
 
 def test_the_variances_are_those_of_dense_reml(tmp_path: Path) -> None:
     """Of random intercepts, one number a level."""
-    keys = {"mixed_random": "intercept", "mixed_variances": "one", "mixed_aside": False}
+    keys = {"mixed_random": "intercept", "mixed_variances": "one", "mixed_aside": "never"}
     strategy, _ = run(tmp_path, intercept=True, **keys)
     fit = strategy.state.estimates.covariance
     x, y, user = trained(True)
