@@ -15,7 +15,9 @@ import pytest
 
 import corsage
 from corsage.app.engines import simulate
+from corsage.app.inference import export
 from corsage.app.run import report_again
+from corsage.app.run.endings import has_models
 from corsage.core.configuration.config import Config
 from corsage.core.errors import CorsageError
 from corsage.core.files import sealed, unsealed
@@ -66,10 +68,11 @@ def refused(run: Path) -> None:
 
 
 def rewrite(path: Path, change: Callable[[Json, Json], Any]) -> None:
-    """Change what a file's tensors are said to be, and its header."""
+    """Change what a file's tensors are said to be, and its header; no checksum gives it away."""
     raw = path.read_bytes()
     (size,) = struct.unpack("<Q", raw[:8])
     table = json.loads(raw[8 : 8 + size])
+    table["__metadata__"].pop("checksum", None)
     head = json.loads(table["__metadata__"]["corsage"])
     said = change(head, table)
     table["__metadata__"]["corsage"] = said if isinstance(said, str) else json.dumps(head)
@@ -123,6 +126,20 @@ def test_parameters_that_are_not_finite_predict_nothing(run: Path) -> None:
     body = np.full((len(raw) - 8 - size) // 4, np.nan, np.float32).tobytes()
     models(run).write_bytes(raw[: 8 + size] + body)
     refused(run)
+
+
+@pytest.mark.parametrize("place", [0.02, 0.3, 0.9, 1.0])
+def test_a_byte_that_is_another_is_said(run: Path, tmp_path: Path, place: float) -> None:
+    """Wherever it is, and whoever reads the models."""
+    raw = bytearray(models(run).read_bytes())
+    raw[round(place * (len(raw) - 1))] ^= 1
+    models(run).write_bytes(raw)
+    refused(run)
+    assert not has_models(run / "fedrep")
+    out = tmp_path / "out.pt"
+    for source in (run, models(run)):
+        assert export.run([str(source), "strategy=fedrep", "user=u1", "--out", str(out)]) == 2
+    assert not out.exists()
 
 
 def test_a_file_that_is_none(run: Path) -> None:
