@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from corsage.app.results.header import Header
 from corsage.app.results.intervals import with_ends
-from corsage.app.results.known_models import check_model
+from corsage.app.results.known_models import check_model, check_rule
 from corsage.app.results.model_inputs import (
     Preparation,
     by_feature,
@@ -194,6 +194,7 @@ class UserModel:
     @cached_property
     def rule(self) -> nn.Module | None:
         """The module that a model of several vectors is; None: it is of one."""
+        check_rule(self.head.combination)
         with NETWORK_LOCK:
             spec, facts = self.head.combination, (self.network, self.arrays)
             found: nn.Module | None = attached("combined").loaded(spec, *facts) if spec else None
