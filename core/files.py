@@ -169,5 +169,5 @@ def guarded(action: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         where = error.filename or (arguments[0] if arguments else "")
         raise StorageError(
             f"{where}: cannot be written ({error.strerror}). Free some space or choose another "
-            "run-dir; what was written before is whole."
+            "place; what was written before is whole."
         ) from error

@@ -80,7 +80,8 @@ def without_result(folder: Path, rounds: int) -> str:
     except (OSError, ValueError):
         return f"its {RESULT} is damaged; a resume makes it anew: {again}"
     if (done := content.get("num-rounds")) != rounds:
-        return f"its result is of {done} rounds, not {rounds}; finish the run: {again}"
+        back = f"{again}, or stay at these: {again} num-rounds={done}"
+        return f"its result is of {done} rounds, not {rounds}; finish the run: {back}"
     sound = content.get("model") == digest(model.read_bytes() if model.is_file() else b"")
     return f"its {USER_COLUMNS if sound else MODEL} is damaged; a resume makes it anew: {again}"
 

@@ -186,3 +186,11 @@ def use_or_refuse(run: Path) -> None:
         use(run)
     except CorsageError as error:
         assert len(str(error).splitlines()) == 1
+
+
+def test_a_resume_that_was_refused_leaves_a_way_back_to_what_was_done(run: Path) -> None:
+    stored = unsealed(run / "config.json")
+    stored["config"]["num-rounds"] = 3  # as such a resume leaves it
+    (run / "config.json").write_text(sealed(stored))
+    with pytest.raises(CorsageError, match=f"or stay at these: --resume {run} num-rounds=1"):
+        use(run)
