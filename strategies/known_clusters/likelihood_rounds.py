@@ -60,8 +60,8 @@ AT_BOUND = (
     "the family's shape grows without bound: counts scatter no more than loss=poisson says, which "
     "is the same model with one number less"
 )
-MOST_LOOKS = 100_000_000
-"""Numbers that users may look at in an exchange unless they are asked to: some CPU seconds."""
+MOST_LOOKS = 10_000_000
+"""Numbers that users may look at in an exchange unless they are asked to: two CPU seconds or so."""
 MOST_TRIED = 15
 """Looks after which a shape is given up that is still worse than another one."""
 MOST_LIKELY = 60
