@@ -130,7 +130,14 @@ class UserModel:
             if head.linear:
                 theta = torch.from_numpy(self.flat).to(getattr(torch, head.linear))
                 return linear_outputs_of_each(theta[None], inputs, np.array([len(inputs)]))
-            return outputs_of(self.network, self.flat, inputs)
+            try:
+                return outputs_of(self.network, self.flat, inputs)
+            except IndexError as error:  # torch's of an embedding
+                low, high = int(inputs.min()), int(inputs.max())
+                raise DataError(
+                    f"{head.row}: the samples' numbers are {low} to {high}: the model's embedding "
+                    "has no row for one of them."
+                ) from error
 
     def inputs(self, x: Any) -> Tensor:
         """Raw samples as the model, and `module()`, take them."""

@@ -339,3 +339,20 @@ def test_a_foreign_file_s_rule_is_not_imported(monkeypatch: pytest.MonkeyPatch) 
     for ask in (lambda: model.predict([[1, 2, 3]]), model.module, lambda: model.coefficients):
         with pytest.raises(Refused, match="allow it by models=pwn_of_a_rule:f"):
             ask()
+
+
+def test_a_word_that_the_embedding_has_not_is_one_line() -> None:
+    class Words(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = torch.nn.Embedding(9, 4), torch.nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.head(self.table(x).mean(1))
+            return found
+
+    draw = np.random.default_rng(0)
+    users = {user: (draw.integers(0, 9, (12, 3)), draw.integers(0, 2, 12)) for user in "ab"}
+    run = corsage.simulate("local", users, model=Words, num_rounds=1, progress=False)
+    with pytest.raises(DataError, match="numbers are 8 to 9: the model's embedding has no row"):
+        run["local"].user("a").predict([[8, 8, 9]])
