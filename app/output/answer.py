@@ -37,6 +37,8 @@ UNTOLD = ("last\n10", "steps")
 """Columns of the table that say nothing of models that are solved in one go."""
 FINDINGS_FIRST = ("coefficients", "clusters' estimates", "variances", "users' estimates")
 """The order of findings by their titles."""
+NOT_COUNTED = "Set aside: sums"
+"""How the title of the finding on users begins whose sums are not counted."""
 COLUMNS_TOLD = 30
 """Columns that are described one by one."""
 
@@ -73,6 +75,18 @@ def ahead(one: Result, other: Result) -> bool:
     if len(gains) < 2:
         return False
     return bool(gains.mean() > SURE_ERRORS * gains.std(ddof=1) / math.sqrt(len(gains)))
+
+
+def ahead_for_most(one: Result, other: Result) -> bool:
+    """Tell whether more users are better off in a row than in another than chance would have it.
+
+    Where users' labels differ in size, one of them drowns the mean of `ahead`, and not this.
+    """
+    measure = measure_of(one)
+    users = [user for user in one["per_user"] if user in other["per_user"]]
+    merits = [measure.merit([row["per_user"][user] for user in users]) for row in (one, other)]
+    gains = np.sign(np.asarray(merits[0]) - np.asarray(merits[1]))
+    return bool(gains.sum() > SURE_ERRORS * math.sqrt(np.abs(gains).sum()))
 
 
 def ahead_over_rows(one: Result, other: Result) -> bool:
@@ -124,6 +138,7 @@ def lines(results: Sequence[Result]) -> list[str]:
     if fit:
         dropped = own["held_out"].get("dropped", [])
         found.append(size(fit, "Data:" if "trained" in own["held_out"] else "Fitted to"))
+        found += apart(own)
         found += taken(fit["columns"], dropped) if "columns" in fit else []
         found += [quality(fit)] if quality(fit) else []
     return found
@@ -153,7 +168,8 @@ def sentence(own: Result, others: Sequence[Result]) -> str:
         return f"{users} do not differ by more than noise: {told}."
     if one is None:
         return f"{told[0].upper()}{told[1:]}{most}."
-    words = "differ" if ahead(own, one) else "differ by no more than noise"
+    differ = ahead(own, one) or ahead_for_most(own, one)
+    words = "differ" if differ else "differ by no more than noise"
     return f"{users} {words}: {told}{most if words == 'differ' else ''}."
 
 
@@ -195,7 +211,10 @@ def differs_most(own: Result) -> str:
         return "; they differ in level alone" if np.any(list(spread["users"].values())) else ""
     if len(sizes) > 1 and np.sort(sizes)[-2] > AS_LARGE * sizes.max():
         return ""  # one variance for all of them
-    return f"; the effect of {names[int(sizes.argmax())]} differs most"
+    most = names[int(sizes.argmax())]
+    if any(one["level"] == f"user: {most}" and one["low"] == 0 for one in estimates["variances"]):
+        return ""  # as far as the data tell, it does not differ
+    return f"; the effect of {most} differs most"
 
 
 def how(own: Result) -> str:
@@ -226,6 +245,17 @@ def size(fit: Mapping[str, Any], what: str) -> str:
     users = f"{fit['users']:,} user{'' if fit['users'] == 1 else 's'}"
     clusters = f", {fit['clusters']:,} clusters" if fit.get("clusters") else ""
     return f"{what} {fit['rows']:,} rows, {users}{clusters}."
+
+
+def apart(own: Result) -> Iterator[str]:
+    """A line on the users that no coefficient and no variance counts."""
+    for finding in own.get("findings", []):
+        if finding["title"].startswith(NOT_COUNTED):
+            names = [what if who == "..." else who for who, what in finding["rows"]]
+            yield (
+                f"Coefficients and variances are without {listed(names)}: sums that are not like "
+                "the others' (liars, or units of another size). mixed-aside=false counts all."
+            )
 
 
 def taken(columns: Sequence[Mapping[str, Any]], dropped: Sequence[str]) -> Iterator[str]:

@@ -70,11 +70,18 @@ def by_drawing(result: Result, new: Mapping[str, Result]) -> str:
 
 def hurt_notes(results: Sequence[Result]) -> Iterator[str]:
     """Of each reference, how many users of each row would be better off with it."""
+    if any(fitted_to_all(result) for result in results):
+        return  # each user is best off with what was fitted to these very rows
     for kind, words in REFERENCE_WORDS.items():
         own = [(str(r["strategy"]), r["hurt"][kind]) for r in results if kind in r.get("hurt", {})]
         for than in dict.fromkeys(str(hurt["than"]) for _, hurt in own):
             each = [f"{name} {shares(hurt)}" for name, hurt in own if hurt["than"] == than]
             yield f"Users worse off than {words} ({than}): {', '.join(each)}"
+
+
+def fitted_to_all(result: Result) -> bool:
+    """True if scores are of the rows that models were fitted to: nothing was held out."""
+    return not result.get("held_out", {"rows": 1})["rows"]
 
 
 def shares(hurt: Mapping[str, Any]) -> str:
@@ -95,7 +102,7 @@ def useless_notes(results: Sequence[Result]) -> Iterator[str]:
     """The rows whose models are no better than one answer a user, in a line."""
     same: dict[str, list[str]] = {}
     for result in results:
-        if said := useless(result):
+        if not fitted_to_all(result) and (said := useless(result)):
             mean, level = said
             same.setdefault(level, []).append(f"{result['strategy']}: {mean}")
     for level, rows in same.items():

@@ -31,8 +31,8 @@ from corsage.core.tables.preparation import MOST_SCALE, Column, Label, Preparati
 if TYPE_CHECKING:
     from corsage.core.configuration.config import Config
 
-LEAST_NUMBER = 1e-150
-"""Of numbers that are smaller no square can be held."""
+LEAST_NUMBER, MOST_NUMBER = 1e-150, 1e150
+"""Of numbers that are smaller, or larger, no square can be held."""
 Built = Callable[[tuple[int, ...], int], Any]
 """The network for samples of a shape, and so many classes; None if there is none."""
 
@@ -122,11 +122,13 @@ def label_of(said: Sequence[ColumnFacts], numbers: bool, scaling: str, centred: 
 
 
 def standard(name: str, moments: Moments, centred: bool) -> tuple[float, float]:
-    """Shift and scale of a column; DataError if its numbers are all but 0."""
-    if 0 < max(moments.std, abs(moments.mean)) < LEAST_NUMBER:
+    """Shift and scale of a column; DataError if its numbers are all but 0, or all but infinite."""
+    size = max(moments.std, abs(moments.mean))
+    if size and not LEAST_NUMBER <= size <= MOST_NUMBER:
+        what, square = ("larger", "infinite") if size > 1 else ("smaller", "0")
         raise DataError(
-            f"column {name!r}: all its numbers are smaller than {LEAST_NUMBER:g}, and their "
-            "squares are 0; write it in a smaller unit, so that its numbers are larger."
+            f"column {name!r}: its numbers are about {size:.0e}, and their squares {square}; "
+            f"write it in a {what} unit."
         )
     return standard_of(moments, centred)
 

@@ -60,8 +60,10 @@ AT_BOUND = (
     "the family's shape grows without bound: counts scatter no more than loss=poisson says, which "
     "is the same model with one number less"
 )
-MOST_LOOKS = 10_000_000
+MOST_LOOKS = 100_000_000
 """Numbers that users may look at in an exchange unless they are asked to: two CPU seconds or so."""
+JOINT = 50
+"""Times as dear as others are those of clusters: functions of functions, derived twice."""
 MOST_TRIED = 15
 """Looks after which a shape is given up that is still worse than another one."""
 MOST_LIKELY = 60
@@ -137,7 +139,7 @@ class Likelihood:
         members, r = self.job.members.everybody, int(self.varies.sum())
         rows = sum(members[user].train for user in self.job.members.users)
         m = min(len(self.varies) + r * (r + 1) // 2, MOST_LIKELY) + r
-        m *= functions_of(r if several else 0) * max(r, NODES if r == 1 else 1)
+        m *= (JOINT * functions_of(r) if several else 1) * max(r, NODES if r == 1 else 1)
         return rows * m > MOST_LOOKS
 
     @property

@@ -11,6 +11,8 @@ import pytest
 
 from corsage import fit, load, simulate
 from corsage.app import command
+from corsage.app.output.answer import ahead, ahead_for_most, differs_most, lines
+from corsage.app.output.notes import notes
 from corsage.core.errors import ConfigError, DataError
 
 pandas = pytest.importorskip("pandas")
@@ -194,6 +196,54 @@ def test_rows_without_another_of_their_user_are_fitted_and_not_compared() -> Non
     table = made(30, 1)
     found = fit(table, user="shop", label="sales", progress=False)
     assert "nothing was held out, and nothing compared (no user has test samples" in str(found)
+    said = "\n".join(notes(found.json()))  # one row each is all that there is to be hurt on
+    assert "worse off" not in said and "no better than" not in said
+
+
+def firms() -> Any:
+    """Ten users who differ, each with labels of another size: what one owns is nothing to others'.
+
+    Two have much noise.
+    """
+    rng, users = np.random.default_rng(5), np.repeat(np.arange(10), 20)
+    x, size = rng.normal(size=len(users)), np.where(np.arange(10) < 2, 60.0, 1.0)[users]
+    y = (1 + users % 5) * np.where(users < 2, 40, 1) * (1 + 0.5 * x) + size * rng.normal(size=200)
+    return pandas.DataFrame({"firm": users, "value": x, "inv": y})
+
+
+def test_who_is_not_counted_is_said_beside_the_number_of_rows() -> None:
+    found = fit(firms(), user="firm", label="inv", labels="numbers", progress=False)
+    own = found[found.recommended]
+    (aside,) = (one for one in own.json()["findings"] if one["title"].startswith("Set aside"))
+    names = " and ".join(who for who, _ in aside["rows"])
+    said = " ".join(lines(found.json()))
+    assert f"10 users. Coefficients and variances are without {names}: sums that are not" in said
+    every = fit(firms(), user="firm", label="inv", mixed_aside=False, progress=False)
+    assert "are without" not in " ".join(lines(every.json()))
+
+
+def test_users_differ_where_most_are_better_off_whatever_the_size_of_one() -> None:
+    """As of Grunfeld's firms: all ten are better off, one by three hundred times as much."""
+    users = [str(n) for n in range(10)]
+    rows = [
+        {"strategy": name, "measure": "rmse", "per_user": dict(zip(users, errors, strict=True))}
+        for name, errors in {
+            "mixed-model": np.ones(10),
+            "exact-global": 1 + np.array([1, 1, 1, 2, 2, 2, 1, 1, 300, 1]),
+        }.items()
+    ]
+    assert not ahead(*rows) and ahead_for_most(*rows) and not ahead_for_most(*rows[::-1])
+
+
+def test_a_variance_that_may_as_well_be_nothing_differs_most_of_none() -> None:
+    def said(low: float) -> str:
+        spread = {"alone": False, "users": {"all": [[0.1, 0.0], [0.0, 2.0]]}}
+        variances = [{"level": "user: x", "low": low}]
+        names = [{"name": "x"}, {"name": "intercept"}]
+        found = {"spread": spread, "coefficients": names, "variances": variances}
+        return differs_most({"estimates": found})
+
+    assert said(0.01) == "; the effect of x differs most" and not said(0.0)
 
 
 def test_counts_are_fitted_by_the_one_method_that_has_their_likelihood() -> None:

@@ -54,6 +54,14 @@ def test_huge_and_constant_numbers() -> None:
     assert standard_of(Moments()) == (0.0, 1.0)
 
 
+@pytest.mark.parametrize(("size", "unit"), [(1e200, "larger"), (1e-200, "smaller")])
+def test_numbers_without_squares_want_another_unit(size: float, unit: str) -> None:
+    """Scaled they would do, and their coefficients' errors would not."""
+    column = ColumnFacts("age", moments=Moments(4, 0.0, size))
+    with pytest.raises(DataError, match=f"column 'age': .* write it in a {unit} unit"):
+        agreement(facts(column))
+
+
 def test_categories_are_an_input_a_level_and_strangers_are_none(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
