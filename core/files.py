@@ -6,9 +6,11 @@ import contextlib
 import errno
 import hashlib
 import json
+import mmap
 import os
 import re
 import secrets
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,9 @@ from corsage.core.errors import StorageError
 
 TEMPORARY_NAME = re.compile(r"\..+\.[0-9a-f]{12}")
 """Names of files that are being written."""
+UNSTAMPED = {"checksum": "0" * 8}
+"""The entry of a safetensors file's metadata that `stamp` fills in."""
+_STAMP = re.compile(rb'"checksum": ?"([0-9a-f]{8})"')
 
 
 def write_atomically(
@@ -112,6 +117,35 @@ def unsealed(path: Path) -> dict[str, Any]:
     return content
 
 
+def stamp(content: Any) -> None:
+    """Write into a safetensors file's beginning a checksum of all its other bytes."""
+    begin, end, known = _checksum(content)
+    memoryview(content)[begin:end] = known
+
+
+def intact(content: Path | bytes) -> bool:
+    """False if a safetensors file that was stamped has other bytes by now."""
+    if isinstance(content, Path):
+        with content.open("rb") as file:
+            return _is_intact(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    return _is_intact(content)
+
+
+def _is_intact(content: Any) -> bool:
+    begin, end, known = _checksum(content)
+    return bytes(memoryview(content)[begin:end]) == known
+
+
+def _checksum(content: Any) -> tuple[int, int, bytes]:
+    """Where a file's checksum begins and ends, and what it should be; nothing without one."""
+    view = memoryview(content)
+    found = _STAMP.search(view[: 8 + int.from_bytes(view[:8], "little")])
+    if not found:
+        return 0, 0, b""
+    begin, end = found.span(1)
+    return begin, end, b"%08x" % zlib.crc32(view[end:], zlib.crc32(view[:begin]))
+
+
 def parsed(text: str) -> Any:
     """The value of a JSON text; ValueError if it is none, or nested without end."""
     try:
@@ -135,5 +169,5 @@ def guarded(action: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         where = error.filename or (arguments[0] if arguments else "")
         raise StorageError(
             f"{where}: cannot be written ({error.strerror}). Free some space or choose another "
-            "run-dir; what was written before is whole."
+            "place; what was written before is whole."
         ) from error

@@ -79,7 +79,7 @@ class OfDevice(Models):
         found: dict[str, RowFile] = {}
         rows: list[str] = []
         for path in newest_first(files):
-            file = RowFile(path)
+            file = RowFile(path).checked()
             rows.append(file.header.row)
             if file.header.row == (row or rows[0]):
                 for user in file.header.users:

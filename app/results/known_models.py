@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import Any
 
 from corsage.core.configuration.held_objects import is_name
 from corsage.core.errors import Refused
@@ -55,6 +56,11 @@ def check_model(model: str) -> None:
     for name, path, content in known_sources():
         if mark and name == model and (path == mark[1] or content == mark[2]):
             return
+    if not mark and (paths := [path for name, path, _ in known_sources() if name == model]):
+        raise Refused(
+            f"model={model}: its module is not found from here; it was trained as {paths[-1]}: "
+            "work in its folder, or have that on PYTHONPATH."
+        )
     where = mark[1] if mark else "a module that is not found"
     if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
         raise Refused(
@@ -65,6 +71,12 @@ def check_model(model: str) -> None:
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Refused(f"model={model}: not run.")
     allow([model])
+
+
+def check_rule(combination: Mapping[str, Any] | None) -> None:
+    """Refuse to import a rule of several models that may be anybody's."""
+    if combination and not combination["rule"].startswith("corsage."):
+        check_model(combination["rule"])
 
 
 def is_own(model: str) -> bool:

@@ -31,6 +31,7 @@ from safetensors.numpy import load, save
 from corsage.app.results.header import Header, header
 from corsage.core.arrays import Array, Arrays
 from corsage.core.errors import CheckpointError
+from corsage.core.files import UNSTAMPED, intact, stamp
 
 SHARED_PREFIX, USERS_PREFIX, MODELS_PREFIX, PICKED = "shared/", "users/", "models/", "picked"
 SCALES_PREFIX, SAMPLES_PREFIX, SAMPLE_COUNTS = "scales/", "samples/", "counts"
@@ -67,6 +68,12 @@ class RowFile:
             raise CheckpointError(f"{self.where}: is not there.") from None
         except (SafetensorError, OSError, ValueError) as error:
             raise CheckpointError(f"{self.where}: damaged, or no file of models.") from error
+
+    def checked(self) -> RowFile:
+        """Itself; CheckpointError if a byte of the file is another than was written."""
+        if not intact(Path(self.where)):
+            raise CheckpointError(f"{self.where}: damaged: its checksum is that of other bytes.")
+        return self
 
     @cached_property
     def place(self) -> dict[str, int]:
@@ -155,7 +162,9 @@ def metadata_of(raw: bytes) -> dict[str, str]:
 def encoded(head: Header, arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """A whole file."""
     plain = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    return bytes(save(plain, head.metadata()))
+    content = bytearray(save(plain, {**head.metadata(), **UNSTAMPED}))
+    stamp(content)
+    return bytes(content)
 
 
 def joined(head: Header, pieces: Sequence[RowFile], target: Path | None) -> bytes:
@@ -185,6 +194,7 @@ def joined(head: Header, pieces: Sequence[RowFile], target: Path | None) -> byte
         views.pop(name)[...] = first.array(name)
     for piece in pieces:
         fill(views, piece, order, ends)
+    stamp(buffer)
     if isinstance(buffer, np.memmap):
         buffer.flush()
         return b""
@@ -255,7 +265,7 @@ def laid_out(
     head: Header, shapes: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
 ) -> tuple[bytes, dict[str, int], int]:
     """The beginning of a safetensors file, where each tensor starts in it, and its whole size."""
-    table: dict[str, Any] = {"__metadata__": head.metadata()}
+    table: dict[str, Any] = {"__metadata__": {**head.metadata(), **UNSTAMPED}}
     places, end = {}, 0
     for name, (dtype, shape) in sorted(shapes.items(), key=lambda item: -item[1][0].itemsize):
         places[name], begin = end, end

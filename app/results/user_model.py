@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from corsage.app.results.header import Header
 from corsage.app.results.intervals import with_ends
-from corsage.app.results.known_models import check_model
+from corsage.app.results.known_models import check_model, check_rule
 from corsage.app.results.model_inputs import (
     Preparation,
     by_feature,
@@ -130,7 +130,14 @@ class UserModel:
             if head.linear:
                 theta = torch.from_numpy(self.flat).to(getattr(torch, head.linear))
                 return linear_outputs_of_each(theta[None], inputs, np.array([len(inputs)]))
-            return outputs_of(self.network, self.flat, inputs)
+            try:
+                return outputs_of(self.network, self.flat, inputs)
+            except IndexError as error:  # torch's of an embedding
+                low, high = int(inputs.min()), int(inputs.max())
+                raise DataError(
+                    f"{head.row}: the samples' numbers are {low} to {high}: the model's embedding "
+                    "has no row for one of them."
+                ) from error
 
     def inputs(self, x: Any) -> Tensor:
         """Raw samples as the model, and `module()`, take them."""
@@ -194,6 +201,7 @@ class UserModel:
     @cached_property
     def rule(self) -> nn.Module | None:
         """The module that a model of several vectors is; None: it is of one."""
+        check_rule(self.head.combination)
         with NETWORK_LOCK:
             spec, facts = self.head.combination, (self.network, self.arrays)
             found: nn.Module | None = attached("combined").loaded(spec, *facts) if spec else None

@@ -18,7 +18,7 @@ from corsage.app.run.user_columns import put_together, taken_apart
 from corsage.core.clock import COMMAND_START
 from corsage.core.distribution import Spread
 from corsage.core.errors import FOR_ALL, UNUSABLE, CorsageError, StrategiesFailed
-from corsage.core.files import delete, guarded, sealed, unsealed, write_atomically
+from corsage.core.files import delete, guarded, intact, sealed, unsealed, write_atomically
 from corsage.core.measures import MEASURES
 from corsage.core.registry import attached
 
@@ -80,7 +80,8 @@ def without_result(folder: Path, rounds: int) -> str:
     except (OSError, ValueError):
         return f"its {RESULT} is damaged; a resume makes it anew: {again}"
     if (done := content.get("num-rounds")) != rounds:
-        return f"its result is of {done} rounds, not {rounds}; finish the run: {again}"
+        back = f"{again}, or stay at these: {again} num-rounds={done}"
+        return f"its result is of {done} rounds, not {rounds}; finish the run: {back}"
     sound = content.get("model") == digest(model.read_bytes() if model.is_file() else b"")
     return f"its {USER_COLUMNS if sound else MODEL} is damaged; a resume makes it anew: {again}"
 
@@ -129,10 +130,12 @@ def models_of(folder: Path) -> list[Path]:
 
 
 def has_models(folder: Path) -> bool:
-    """True if the models that a strategy's results are of are all there, and as long as then."""
+    """True if the models that a strategy's results are of are all there, and as they were."""
     try:
         sizes: dict[str, int] = unsealed(folder / RESULT).get("models", {})
-        return {path.name: path.stat().st_size for path in models_of(folder)} == sizes
+        paths = models_of(folder)
+        same = {path.name: path.stat().st_size for path in paths} == sizes
+        return same and all(map(intact, paths))
     except (OSError, ValueError):
         return False
 

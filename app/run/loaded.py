@@ -82,7 +82,7 @@ def models_of(folder: Path, row: str) -> RowFile:
             f"{row}: its models are not in {folder.parent}: the run is of an earlier version, or "
             "its users are devices, which keep theirs (corsage predict STATE_DIR FILE there)."
         )
-    return RowFile(path)
+    return RowFile(path).checked()
 
 
 def shared_arrays(folder: Path) -> Arrays:

@@ -13,6 +13,7 @@ from flwr.app import Context
 
 from corsage.app.output.summary import human_bytes
 from corsage.app.results.header import Header
+from corsage.app.results.known_models import note_model
 from corsage.app.results.rowfile import RowFile, joined
 from corsage.app.run.server_models import held
 from corsage.app.states.pieces import FOLDER, pieces_in, taken_from
@@ -79,6 +80,7 @@ def head_of(strategy: Strategy[Any, Any], delivery: Delivery, pieces: Sequence[R
     first, kept = pieces[0].header, all(piece.header.kept for piece in pieces)
     size = sum(piece.header.size for piece in pieces)
     clusters = strategy.user_clusters(delivery.row)
+    note_model((first.combination or {}).get("rule", ""))
     if not kept and strategy.config.run.keep_models == "auto":
         strategy.job.note(
             f"{delivery.row}: the users' models take {human_bytes(size)} and are not kept; "

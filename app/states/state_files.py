@@ -20,7 +20,7 @@ from safetensors.numpy import load, save
 from corsage.app.states.shelf import Kept
 from corsage.core.arrays import Arrays
 from corsage.core.errors import StateLost
-from corsage.core.files import write_atomically
+from corsage.core.files import UNSTAMPED, intact, stamp, write_atomically
 from corsage.core.rights import private_folder
 
 STATE_ENDING = ".safetensors"
@@ -67,7 +67,10 @@ class Files:
     def load(self, user: str, version: int) -> Arrays | None:
         """That version, None if it is not there. StateLost if it is damaged."""
         try:
-            return dict(load(self._path(user, version).read_bytes()))
+            content = self._path(user, version).read_bytes()
+            if not intact(content):
+                raise ValueError("its checksum is that of other bytes")
+            return dict(load(content))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (SafetensorError, ValueError, KeyError) as error:
@@ -79,9 +82,10 @@ class Files:
         for state in states:
             path = self._path(state.user, version)
             private_folder(path.parent)
-            data = save({n: np.ascontiguousarray(a) for n, a in state.arrays.items()})
+            arrays = {n: np.ascontiguousarray(a) for n, a in state.arrays.items()}
+            stamp(data := bytearray(save(arrays, UNSTAMPED)))
             _clear(path.parent)
-            self._write(path, data)
+            self._write(path, bytes(data))
             _forget(path.parent, {*state.others, version})
 
     def _write(self, path: Path, data: bytes) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,8 +24,10 @@ from corsage.app.inference.predict import read_rows
 from corsage.app.inference.source import OfRun
 from corsage.app.results import known_models
 from corsage.app.results.csv_files import plain
+from corsage.app.results.header import Header
+from corsage.app.results.user_model import UserModel
 from corsage.core.configuration.config import Config
-from corsage.core.errors import CorsageError, DataError
+from corsage.core.errors import CorsageError, DataError, Refused
 from corsage.networks import build
 
 SCHOOLS = {"s1": 1.0, "s2": -1.0, "s3": 5.0}
@@ -296,3 +300,59 @@ def test_a_foreign_run_s_model_is_not_imported_but_where_it_is_allowed(
     assert corsage_run(["--resume", place]) == 2
     assert not (tmp_path / "ran").exists()
     assert asked("models=pwn_of_a_run:factory")[:2] == (0, True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir("/")
+    ask[:] = [str(tmp_path / place), "user=a", str(tmp_path / "own.csv")]
+    line = asked()[2]
+    assert f"not found from here; it was trained as {tmp_path / 'pwn_of_a_run.py'}" in line
+
+
+@pytest.mark.parametrize(
+    ("answer", "runs"), [("y", True), ("YES", True), ("", False), ("n", False)]
+)
+def test_at_a_terminal_it_is_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], answer: str, runs: bool
+) -> None:
+    """Once: what was allowed is not asked about again. A run's rule for models is code, too."""
+    model = "pwn_of_nobody:factory"
+    for stream in (asked := io.StringIO(f"{answer}\n"), sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stdin", asked)
+    monkeypatch.setattr(known_models, "_ALLOWED", set())
+    check = partial(known_models.check_rule, {"rule": model})
+    if not runs:
+        with pytest.raises(Refused, match=f"model={model}: not run"):
+            check()
+    else:
+        check()
+        known_models.check_model(model)
+    said = capsys.readouterr().err
+    assert said == f"The run's model is {model}, code of a module that is not found. Run it? [y/N] "
+
+
+def test_a_foreign_file_s_rule_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    monkeypatch.setitem(sys.modules, "pwn_of_a_rule", None)  # to import it would say so
+    said = {"rule": "pwn_of_a_rule:f", "models": 1, "settings": {}}
+    head = Header("local", "local", 1, ("a",), True, 1, {"model": "linear"}, (3,), 2, 0)
+    model = UserModel("a", replace(head, combination=said), {})
+    for ask in (lambda: model.predict([[1, 2, 3]]), model.module, lambda: model.coefficients):
+        with pytest.raises(Refused, match="allow it by models=pwn_of_a_rule:f"):
+            ask()
+
+
+def test_a_word_that_the_embedding_has_not_is_one_line() -> None:
+    class Words(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = torch.nn.Embedding(9, 4), torch.nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.head(self.table(x).mean(1))
+            return found
+
+    draw = np.random.default_rng(0)
+    users = {user: (draw.integers(0, 9, (12, 3)), draw.integers(0, 2, 12)) for user in "ab"}
+    run = corsage.simulate("local", users, model=Words, num_rounds=1, progress=False)
+    with pytest.raises(DataError, match="numbers are 8 to 9: the model's embedding has no row"):
+        run["local"].user("a").predict([[8, 8, 9]])

@@ -126,9 +126,12 @@ def test_names_of_experiments_may_be_any_text() -> None:
 
 def test_a_damaged_file_is_a_lost_state(tmp_path: Path) -> None:
     save(in_files(tmp_path), "u", 1, 1)
-    next(tmp_path.rglob("*.safetensors")).write_bytes(b"garbage")
-    with pytest.raises(StateLost, match="restore"):
-        in_files(tmp_path).load("u", 1)
+    path = next(tmp_path.rglob("*.safetensors"))
+    whole = path.read_bytes()
+    for damage in (b"garbage", whole[:-1] + bytes([whole[-1] ^ 1])):
+        path.write_bytes(damage)
+        with pytest.raises(StateLost, match="restore"):
+            in_files(tmp_path).load("u", 1)
 
 
 def test_a_file_that_cannot_be_read_is_not_lost(

@@ -15,7 +15,9 @@ import pytest
 
 import corsage
 from corsage.app.engines import simulate
+from corsage.app.inference import export
 from corsage.app.run import report_again
+from corsage.app.run.endings import has_models
 from corsage.core.configuration.config import Config
 from corsage.core.errors import CorsageError
 from corsage.core.files import sealed, unsealed
@@ -66,10 +68,11 @@ def refused(run: Path) -> None:
 
 
 def rewrite(path: Path, change: Callable[[Json, Json], Any]) -> None:
-    """Change what a file's tensors are said to be, and its header."""
+    """Change what a file's tensors are said to be, and its header; no checksum gives it away."""
     raw = path.read_bytes()
     (size,) = struct.unpack("<Q", raw[:8])
     table = json.loads(raw[8 : 8 + size])
+    table["__metadata__"].pop("checksum", None)
     head = json.loads(table["__metadata__"]["corsage"])
     said = change(head, table)
     table["__metadata__"]["corsage"] = said if isinstance(said, str) else json.dumps(head)
@@ -125,6 +128,20 @@ def test_parameters_that_are_not_finite_predict_nothing(run: Path) -> None:
     refused(run)
 
 
+@pytest.mark.parametrize("place", [0.02, 0.3, 0.9, 1.0])
+def test_a_byte_that_is_another_is_said(run: Path, tmp_path: Path, place: float) -> None:
+    """Wherever it is, and whoever reads the models."""
+    raw = bytearray(models(run).read_bytes())
+    raw[round(place * (len(raw) - 1))] ^= 1
+    models(run).write_bytes(raw)
+    refused(run)
+    assert not has_models(run / "fedrep")
+    out = tmp_path / "out.pt"
+    for source in (run, models(run)):
+        assert export.run([str(source), "strategy=fedrep", "user=u1", "--out", str(out)]) == 2
+    assert not out.exists()
+
+
 def test_a_file_that_is_none(run: Path) -> None:
     models(run).unlink()
     refused(run)
@@ -169,3 +186,11 @@ def use_or_refuse(run: Path) -> None:
         use(run)
     except CorsageError as error:
         assert len(str(error).splitlines()) == 1
+
+
+def test_a_resume_that_was_refused_leaves_a_way_back_to_what_was_done(run: Path) -> None:
+    stored = unsealed(run / "config.json")
+    stored["config"]["num-rounds"] = 3  # as such a resume leaves it
+    (run / "config.json").write_text(sealed(stored))
+    with pytest.raises(CorsageError, match=f"or stay at these: --resume {run} num-rounds=1"):
+        use(run)
