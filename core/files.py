@@ -137,7 +137,7 @@ def _is_intact(content: Any) -> bool:
 
 
 def _checksum(content: Any) -> tuple[int, int, bytes]:
-    """Where a file's checksum begins and ends, and what it should be; nothing without one."""
+    """Begin and end of a file's checksum, and what it should be; nothing without one."""
     view = memoryview(content)
     found = _STAMP.search(view[: 8 + int.from_bytes(view[:8], "little")])
     if not found:

@@ -286,9 +286,8 @@ class Door(uvicorn.Server):
             made.visit, made.crowd = visit, self.crowd
             return made
 
-        loop = asyncio.get_running_loop()
         try:
-            await loop.connect_accepted_socket(
+            await asyncio.get_running_loop().connect_accepted_socket(
                 speaker, visit.socket, ssl=self.config.ssl, ssl_handshake_timeout=PATIENCE
             )
         except OSError:

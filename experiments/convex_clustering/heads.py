@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure as Drawing
+from sklearn.metrics import adjusted_rand_score
 
 from corsage.app.client_app import app
 from corsage.app.engines import number_of_nodes
@@ -37,7 +38,7 @@ from corsage.datasets import idx
 from corsage.experiments.fedrep.table1 import WRITERS
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
 from corsage.experiments.runner import Results, compact, differences, percents, say
-from corsage.solvers.convex_clustering.reading import agreement, in_order
+from corsage.solvers.convex_clustering.reading import in_order
 from corsage.strategies import strategy_class
 from corsage.strategies.cfl import CFLState
 from corsage.strategies.fedrep.exact_state import FedRepExactState
@@ -138,7 +139,10 @@ def once(method: Method, keys: dict[str, Any]) -> dict[str, Any]:
     if found and all(members[user].cluster for user in found):
         there = numbered({user: members[user].cluster for user in found})
         labels = numbered(found)
-        row |= {"clusters-found": int(labels.max()) + 1, "agreement": agreement(labels, there)}
+        row |= {
+            "clusters-found": int(labels.max()) + 1,
+            "agreement": float(adjusted_rand_score(labels, there)),
+        }
     return {**row, "strategy": method.label, "seed": keys["seed"]}
 
 

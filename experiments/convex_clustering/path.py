@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Drawing
+from sklearn.metrics import adjusted_rand_score
 
 from corsage.app.report import plots
 from corsage.core.arrays import Floats, Ints
@@ -19,7 +20,7 @@ from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
 from corsage.experiments.pictures import chosen_seeds, legend
 from corsage.solvers.convex_clustering.exact.edges import Edges
 from corsage.solvers.convex_clustering.exact.sum_of_norms import path
-from corsage.solvers.convex_clustering.reading import agreement, fused
+from corsage.solvers.convex_clustering.reading import fused
 from corsage.solvers.convex_clustering.recovery import window
 
 ENDS, POINTS, QUICK = (2e-3, 0.25), 161, 25
@@ -57,7 +58,7 @@ def measure(options: Options) -> Outcome:
     gap = Figure("all lam", "largest relative gap", (gaps,), high=1e-8, form=".1g")
     outcome.figures.append(gap)
     outcome.results = [
-        {"lam": lam, "clusters": int(count), "agreement": agreement(own, true)}
+        {"lam": lam, "clusters": int(count), "agreement": float(adjusted_rand_score(own, true))}
         for lam, count, own in zip(lams.tolist(), counts, labels, strict=True)
     ]
     outcome.notes = [NOTE]

@@ -180,7 +180,7 @@ class Devices:
         return found
 
     def outlast(self, reception: Reception, task: Callable[[], ConfigRecord]) -> None:
-        """Where all are silent, wait until enough of them, or others, say who they are.
+        """Wait, where all are silent, until enough of them, or others, say who they are.
 
         NodesSilent if they do not within round-timeout of the first turn without a reply.
         """

@@ -189,6 +189,9 @@ class MixedModelState:
     change: float = 0.0
     done: bool = False
 
+    def __post_init__(self) -> None:
+        self.heard = KeptSums()  # of this process's last exchange: no field, so in no checkpoint
+
     @classmethod
     def of_size(cls, d: int) -> MixedModelState:
         """The middle at zero; all else comes with the first round."""

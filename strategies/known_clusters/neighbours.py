@@ -160,7 +160,7 @@ def around(solution: MixedSolution) -> list[Neighbour]:
     """Neighbours that differ from the mixed model, as far as they cost little."""
     several, varies = len(solution.present.names) > 1, solution.varies
     found = [ONE_FOR_ALL, *[ONE_A_CLUSTER] * several, ONE_A_USER]
-    sums = solution.state.sums
+    sums = solution.state.heard
     work = len(sums.users) * solution.size**2
     if not (solution.exact and work <= MOST_SEARCHED and sums.are_of(solution.present)):
         return found
@@ -213,7 +213,7 @@ def judged(solution: MixedSolution, neighbour: Neighbour) -> Script[Replies]:
     delivers = not solution.exact  # else models follow from the centres, whatever users keep
     other = MixedSolution(own, clusters, keys, state, delivers)
     where = {user: one.cluster for one in other.present.cohorts for user in one.users}
-    state.sums = solution.state.sums.moved(where)
+    state.sums = solution.state.heard.moved(where)
     state.aside = replace(solution.state.aside, settled=True)
     yield from other.solved(NEIGHBOUR_ROUNDS)
     return (yield judging(other))

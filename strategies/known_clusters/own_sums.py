@@ -214,7 +214,7 @@ class OwnSums:
     def heard(self, present: Present, number: int) -> Script[tuple[KeptSums, Floats, Replies]]:
         """The sums of who answers, and how far their models moved."""
         if self.exact and self.state.sums.are_of(present):
-            known = self.state.sums
+            known = self.state.heard = self.state.sums
             return known, np.zeros(2), Replies(users=list(known.users))
         asked = ask_each(self.job, present, self.question, counted=True)
         replies = yield asked
@@ -225,8 +225,10 @@ class OwnSums:
         note_floor(self.job, answers)
         members = self.job.members.everybody
         sums = KeptSums.of(answers, lambda user: members[user].train)
-        if self.on and self.exact and self.keys.mixed_keep_sums:
-            self.state.sums = sums.worth_keeping()
+        if self.on and self.exact:
+            self.state.heard = sums.worth_keeping()
+            if self.keys.mixed_keep_sums:
+                self.state.sums = self.state.heard
         moved = np.sum([[a.metrics["moved"], a.metrics["length"]] for a in answers], axis=0)
         return sums, moved, replies
 

@@ -33,7 +33,7 @@ from corsage.solvers.known_clusters.coins.flips import (
     Coins,
     Stretch,
     Walk,
-    stretch,
+    stretches,
 )
 from corsage.solvers.known_clusters.coins.katyusha import (
     KatyushaParameters,
@@ -52,15 +52,6 @@ Local = Callable[[Array, int], Array]
 """Takes so many local steps."""
 LocalSteps = Callable[[Rows, int, int], Rows]
 """Takes local steps from an iteration on, so many."""
-
-
-def stretches(coins: Coins, end: int) -> Iterator[Stretch]:
-    """All stretches of a run of `end` iterations."""
-    first = 0
-    while first < end:
-        part = stretch(coins, first, end)
-        yield part
-        first = part.last
 
 
 def l2gd_together(
