@@ -40,8 +40,8 @@ usage: corsage run [key=value ...] [FILE.toml] [--json FILE]
   --json FILE          also write the summary there
 
 `corsage key=value ...` is the same, and in a checkout `python run_simulation.py ...`.
-Without a key it is the main job: FedRep, FedAvg and local training on the digits, 50 users with two
-classes each.
+Without a key it is the main job: FedRep, FedAvg and local training on the digits, 50 users with \
+two classes each.
 """
 OWN_DATA = {
     "csv": "corsage run dataset=csv data-file=FILE.csv",
@@ -50,8 +50,8 @@ OWN_DATA = {
 }
 """How data of one's own are tried, which nobody else has."""
 MORE_HELP = """\
-More: corsage --help NAME, for a strategy (fedrep), a command (clean), a data set (csv), a group of
-keys (data, model, training, ...) or a key (lr). corsage --help keys lists every key.
+More: corsage --help NAME, for a strategy (fedrep), a command (clean), a data set (csv), a group \
+of keys (data, model, training, ...) or a key (lr). corsage --help keys lists every key.
 """
 
 

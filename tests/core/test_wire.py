@@ -38,6 +38,7 @@ def told(**values: Any) -> Task:
         state_dir="x",
         many_machines=True,
         cohort_options=[{"as": "newton"}, {}],
+        former=["a, of others"],
         members={"a": ["ann", "bob"]},
         options={"ask": "facts"},
     )

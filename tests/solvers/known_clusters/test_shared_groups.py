@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.metrics import adjusted_rand_score
 
 from corsage.core.arrays import Floats, Ints
 from corsage.solvers.convex_clustering.proposals import proposals
-from corsage.solvers.convex_clustering.reading import agreement, in_order
+from corsage.solvers.convex_clustering.reading import in_order
 from corsage.solvers.known_clusters.variances.shared_groups import groups
 from corsage.solvers.known_clusters.variances.shared_rows import Rows, fit
 
@@ -32,7 +33,7 @@ def test_groups_that_are_there_are_found(seed: int) -> None:
     """With the number of groups, and the fit of those who are told."""
     rows, labels = users(3, seed)
     found = groups(rows, proposals)
-    assert agreement(found.labels, labels) == 1.0
+    assert adjusted_rand_score(found.labels, labels) == 1.0
     assert found.shared.deviance == pytest.approx(fit(rows, labels, 3).deviance)
     assert found.gain > 0
 
