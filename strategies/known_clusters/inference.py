@@ -128,7 +128,7 @@ class Inference:
         if not fit.kinds or self.loss != "squared":
             return {}
         levels = zip(fit.levels, fit.kinds, fit.varying, strict=True)
-        at_zero, names = self.solution.own_sums.at_zero, self.units.names
+        at_zero, names = self.solution.own_sums.fit.at_zero, self.units.names
         return {
             "loglik": fit.loglik + self.units.density(self.solution.records),
             "records": self.solution.records,

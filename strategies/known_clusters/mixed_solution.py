@@ -239,7 +239,7 @@ class MixedSolution:
         sums, _, replies = yield from self.own_sums.heard(present, number)
         if not sums.users:
             return replies
-        self.own_sums.alike(sums.in_order(sums.heard(present), self.size))
+        self.own_sums.fit.alike(sums.in_order(sums.heard(present), self.size))
         sums = sums.without(*state.aside.named)
         if self.keys.estimated and number == 1:
             fitted = yield from self._fitted(number, sums)

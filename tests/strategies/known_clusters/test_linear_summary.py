@@ -27,7 +27,7 @@ from corsage.solvers.known_clusters.variances.scoring import Scoring
 from corsage.solvers.known_clusters.variances.shape_choice import equal_shapes
 from corsage.solvers.known_clusters.variances.shapes import ONE
 from corsage.strategies import strategy_class
-from corsage.strategies.known_clusters import inference, mixed_model, own_sums
+from corsage.strategies.known_clusters import inference, mixed_model, own_fit
 from corsage.strategies.known_clusters.coins.impossible import summary_fault
 from corsage.strategies.known_clusters.linear_summary import Coefficient
 from corsage.strategies.known_clusters.units import Units
@@ -336,7 +336,7 @@ def test_where_there_are_no_intervals_it_is_said(
 def test_intervals_that_take_long_are_left_out(
     numbers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_sums, "LONG_WORK", 100)
+    monkeypatch.setattr(own_fit, "LONG_WORK", 100)
     found = summary("mixed-model", numbers, **NUMBERS)
     assert "mixed-intervals=always" in found["rows"]["intervals"]
 
