@@ -192,6 +192,11 @@ class MixedModelState:
     def __post_init__(self) -> None:
         self.heard = KeptSums()  # of this process's last exchange: no field, so in no checkpoint
 
+    @property
+    def at_hand(self) -> KeptSums:
+        """The users' sums of the last exchange, or those that a checkpoint had."""
+        return self.heard if self.heard.users else self.sums
+
     @classmethod
     def of_size(cls, d: int) -> MixedModelState:
         """The middle at zero; all else comes with the first round."""

@@ -146,11 +146,11 @@ def compared(solution: MixedSolution, last: Replies | None) -> Script[Neighbours
     found = []
     for neighbour in around(solution):
         theirs = yield from judged(solution, neighbour)
-        own, other, records = of_both(mine, theirs)
+        own, other, records = of_both(mine, theirs, solution.state.aside.named)
         if len(own) < FEWEST_JUDGED:
             return None
         found.append(beside(neighbour, own, other, records))
-    some = mine.metrics[EXAMPLES] > 0
+    some = (mine.metrics[EXAMPLES] > 0) & ~np.isin(mine.users, solution.state.aside.named)
     return Neighbours(
         float(np.average(mine.metrics["loss"][some], weights=mine.metrics[EXAMPLES][some])), found
     )
@@ -160,7 +160,7 @@ def around(solution: MixedSolution) -> list[Neighbour]:
     """Neighbours that differ from the mixed model, as far as they cost little."""
     several, varies = len(solution.present.names) > 1, solution.varies
     found = [ONE_FOR_ALL, *[ONE_A_CLUSTER] * several, ONE_A_USER]
-    sums = solution.state.heard
+    sums = solution.state.at_hand
     work = len(sums.users) * solution.size**2
     if not (solution.exact and work <= MOST_SEARCHED and sums.are_of(solution.present)):
         return found
@@ -213,19 +213,22 @@ def judged(solution: MixedSolution, neighbour: Neighbour) -> Script[Replies]:
     delivers = not solution.exact  # else models follow from the centres, whatever users keep
     other = MixedSolution(own, clusters, keys, state, delivers)
     where = {user: one.cluster for one in other.present.cohorts for user in one.users}
-    state.sums = solution.state.heard.moved(where)
+    state.sums = solution.state.at_hand.moved(where)
     state.aside = replace(solution.state.aside, settled=True)
     yield from other.solved(NEIGHBOUR_ROUNDS)
     return (yield judging(other))
 
 
-def of_both(mine: Replies, theirs: Replies) -> tuple[Floats, Floats, Floats]:
-    """The mean losses of users that are in both replies, and how many test samples these are of."""
+def of_both(mine: Replies, theirs: Replies, aside: Sequence[str]) -> tuple[Floats, Floats, Floats]:
+    """The mean losses of users that are in both replies, and how many test samples these are of.
+
+    What a user says that is set `aside` counts here as little as its sums do.
+    """
     place = np.arange(len(mine.users))
     if mine.users != theirs.users:
         places = {user: place for place, user in enumerate(theirs.users)}
         place = np.array([places.get(user, -1) for user in mine.users], np.int64)
-    both = (place >= 0) & (mine.metrics[EXAMPLES] > 0)
+    both = (place >= 0) & (mine.metrics[EXAMPLES] > 0) & ~np.isin(mine.users, aside)
     own, other = mine.metrics["loss"][both], theirs.metrics["loss"][place[both]]
     return own, other, mine.metrics[EXAMPLES][both].astype(np.float64)
 

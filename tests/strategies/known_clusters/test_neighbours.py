@@ -12,6 +12,7 @@ from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.core.arrays import Floats
 from corsage.core.configuration.config import Config
+from corsage.core.messages.replies import Replies
 from corsage.strategies import strategy_class
 from corsage.strategies.known_clusters.neighbours import (
     ONE_A_USER,
@@ -19,6 +20,7 @@ from corsage.strategies.known_clusters.neighbours import (
     Beside,
     Neighbours,
     beside,
+    of_both,
 )
 from corsage.strategies.known_clusters.own_sums import OwnSums
 from corsage.strategies.rounds.base import Result, Strategy
@@ -91,6 +93,16 @@ def test_what_is_better_is_named(tmp_path: Path) -> None:
     assert "strategy=exact-global" in str(found.findings())
     strategy, _, notes = run("mixed-model", file, labels="numbers")
     assert strategy.neighbours.told == "" and not any("strategy=" in n for n in notes.notes)
+
+
+def test_who_is_set_aside_has_no_say_in_which_method_is_better() -> None:
+    """Users are matched by name, and a liar's losses count as little as its sums."""
+    samples = np.array([4.0, 2.0, 0.0, 3.0])
+    mine = Replies(["a", "b", "c", "d"], metrics={"loss": np.arange(4.0), "num-examples": samples})
+    theirs = Replies(["d", "b", "a"], metrics={"loss": np.array([30.0, 10.0, 0.5])})
+    found = of_both(mine, theirs, ["d"])
+    assert [one.tolist() for one in found] == [[0.0, 1.0], [0.5, 10.0], [4.0, 2.0]]
+    assert of_both(mine, theirs, [])[1].tolist() == [0.5, 10.0, 30.0]
 
 
 def test_what_the_server_has_is_not_asked_for_again(
