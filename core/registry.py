@@ -137,6 +137,8 @@ ATTACHED: dict[str, str] = {
     "cut": "networks.cut",
     "devices": "strategies.devices.devices",
     "families": "core.families",
+    "heads at home": "clients.fedrep.end_heads",
+    "heads at the end": "strategies.fedrep.heads_at_end",
     "likelihood": "strategies.known_clusters.likelihood_rounds",
     "likelihood at home": "clients.known_clusters.likelihood",
     "objective": "networks.training_objective",

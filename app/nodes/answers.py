@@ -24,7 +24,7 @@ from corsage.app.nodes.places import Places
 from corsage.app.nodes.reporting import describe, outward
 from corsage.app.nodes.time_limit import TimeUp, time_limit
 from corsage.app.states.state_dir import mark_key, proof_of
-from corsage.clients import client_class
+from corsage.clients import client_of
 from corsage.core.errors import CheckpointError, Refused, StorageError
 from corsage.core.messages.aboard import joined, on_board
 from corsage.core.messages.asked import Takes, options_of
@@ -64,7 +64,7 @@ class Answers:
             if kind == "query":
                 return introduced(message, introduction(node), self.guard)
             for options in (task.options, *task.cohort_options):
-                options_of(options, client_class(task.algorithm).takes, BELIEVING)
+                options_of(options, client_of(task).takes, BELIEVING)
             limit_threads(task.train.torch_threads)
             rows = decode(content["rows"]) if "rows" in content else {}
             order = Order(task, decode(content["arrays"]), rows)
@@ -83,7 +83,7 @@ class Answers:
         from corsage.app.nodes.work import work
 
         task, places = order.task, self.places
-        keeps = client_class(task.algorithm).personal
+        keeps = client_of(task).personal
         store = places.states(context, node, task) if keeps else None
         models = places.models(context, node, task) if kind == "evaluate" else None
         report = work(kind, order, node, store, models)

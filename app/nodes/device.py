@@ -21,7 +21,7 @@ from flwr.app import ConfigRecord
 
 from corsage.app.nodes.node import Node, Order
 from corsage.app.results.known_models import note_model
-from corsage.clients import client_class
+from corsage.clients import client_of
 from corsage.core.configuration.held_objects import is_name
 from corsage.core.configuration.known_keys import defaults
 from corsage.core.errors import ConfigError, ModelError, Refused
@@ -101,7 +101,7 @@ def read_task(content: Any, limits: Limits) -> Task:
 
 def admitted(task: Task, node: Node, content: Any, limits: Limits) -> Order:
     """The order in a message for this device's users; Refused if it is not to be carried out."""
-    cls = client_class(task.algorithm)
+    cls = client_of(task)
     doubt = Doubt(limits)
     options = with_row(options_of(task.options, cls.takes, doubt), task.algorithm)
     each = [options_of(one, cls.takes, doubt) for one in task.cohort_options]
@@ -130,7 +130,7 @@ def admitted(task: Task, node: Node, content: Any, limits: Limits) -> Order:
 def with_row(options: dict[str, Any], algorithm: str) -> dict[str, Any]:
     """The options, of which the row names a file: it is the algorithm's, and what it was asked."""
     row = options.get(ROW_OPTION, "")
-    if row and not re.fullmatch(rf"{re.escape(algorithm)}(\+[a-z][a-z-]{{0,11}})?", row):
+    if row and not re.fullmatch(rf"{re.escape(algorithm)}(\+[a-z][a-z-]{{0,11}})?(\+new)?", row):
         raise Refused(f"row={shown(row)}: not one of {algorithm}'s")
     return options
 

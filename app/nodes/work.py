@@ -24,7 +24,7 @@ from corsage.app.nodes.reporting import Numbers, Report
 from corsage.app.states.pieces import ModelShelf
 from corsage.app.states.shelf import Kept
 from corsage.app.states.store import PersonalStore
-from corsage.clients import client_class
+from corsage.clients import client_of
 from corsage.clients.base import Client, Got, Sent
 from corsage.core.arrays import Array, Arrays, Bools
 from corsage.core.cache import Names
@@ -96,7 +96,7 @@ class Worker:
         self.types: dict[str, np.dtype[Any]] = {}  # of what the report has sums of
         self.weights: list[float] = []
         self.rows_sent: dict[str, list[Array]] = {}  # of each group, put together at the end
-        self.cls = client_class(task.algorithm)
+        self.cls = client_of(task)
         device = node.device or task.train.device
         facts = task.shape, task.num_classes, task.seed, device
         self.network = network_on_its_path(task.model, *facts)

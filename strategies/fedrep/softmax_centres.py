@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from corsage.core.errors import RoundFailed
 from corsage.core.messages.replies import Replies, name_users
 from corsage.core.seeding import generator
 from corsage.strategies.fedrep.exact_sums import least
+from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.turns import Script
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _note_left(strategy: FedRepExact, replies: Replies, users: list[str]) -> Non
         )
 
 
-def voters(strategy: FedRepExact, what: str, number: int, users: list[str]) -> list[str]:
+def voters(strategy: Strategy[Any, Any], what: str, number: int, users: list[str]) -> list[str]:
     """Some users, drawn by seed: a number that all share needs no more."""
     rng = generator(strategy.config.run.seed, what, number)
     return [users[i] for i in np.sort(rng.permutation(len(users))[:VOTERS])]

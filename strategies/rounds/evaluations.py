@@ -12,7 +12,7 @@ from corsage.core.configuration.config import Config
 from corsage.core.errors import RoundFailed
 from corsage.core.messages.replies import Replies, by_cause
 from corsage.core.messages.wire import DELIVER_OPTION, OUTCOMES, ROOM_OPTION, ROW_OPTION
-from corsage.core.registry import attachment
+from corsage.core.registry import attached, attachment
 from corsage.strategies.rounds.judged import judged, with_others
 from corsage.strategies.rounds.results import (
     LAST_ROUNDS,
@@ -140,6 +140,8 @@ def rows(strategy: Strategy[Any, Any], last: Replies) -> list[Summary]:
     for name, more in strategy.extra_evaluations().items():
         extra = evaluate(strategy, options_of(strategy, name, True, more))
         summaries.append(summarised(name, strategy, extra))
+    if strategy.config.train.end_heads:
+        summaries += attached("heads at the end").summaries(strategy)
     if strategy.config.new.wanted:
         summaries.append(adapted(strategy))
     return summaries

@@ -1,0 +1,156 @@
+"""Heads in closed form at the end of any method that has a body, at the users.
+
+The formulas are those of networks/exact/closed_heads.py. Users keep nothing: a head follows from a
+user's records, the body, what all users' records come to, and the strengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from corsage.clients.base import Got, Models, Sent
+from corsage.clients.fedrep.fedrep_exact import LARGEST_STRENGTH, Answer, FedRepExactClient
+from corsage.core.arrays import Array, Floats32
+from corsage.core.errors import UserError
+from corsage.core.messages.asked import ANY, Takes, floats
+from corsage.core.messages.fields import OneOf, Real
+from corsage.networks.batches import Examples
+from corsage.networks.exact import closed_heads
+from corsage.networks.exact.closed_heads import HEADS, Means, Own, Strength
+from corsage.networks.exact.exact_heads import Designs, as_rows, as_theta, unpacked
+
+MOST_VOTED = 300
+"""Records of a user that are left out in turn, at most."""
+
+
+class EndHeadsClient(FedRepExactClient):
+    """The users: what their features come to, what they say of strengths, and their heads."""
+
+    takes = Takes(
+        shared={
+            "model": floats("P"),
+            "body": floats("B"),
+            "second": floats(ANY),
+            "first": floats(ANY, ANY),
+        },
+        rows={"share": floats()},
+        options={
+            "end-head": OneOf((*HEADS, "all")),
+            "ask": OneOf(("sums", "votes")),
+            **dict.fromkeys(Strength._fields, Real(0, LARGEST_STRENGTH)),
+        },
+        squares=0,
+    )
+
+    def answers(self) -> Mapping[str, Answer]:
+        """The questions that the server may ask, and who answers."""
+        return {"sums": self.sums, "votes": self.votes}
+
+    def sums(self, got: Got, data: Examples) -> Sent:
+        """Means over each user's records of z z', as its lower triangle, and of y z'."""
+        of = self.designs(with_body(self, got), data)
+        of = replace(of, z=self.told(of.z, of.y, data.sizes))
+        found = [Means.of(z, y) for z, y, _ in of.exact()]
+        below = torch.tril_indices(of.z.shape[1], of.z.shape[1])
+        second = torch.stack([one.second[below[0], below[1]] for one in found])
+        first = torch.stack([one.first for one in found])
+        return Sent(mean={"second": single(second), "first": single(first)})
+
+    def votes(self, got: Got, data: Examples) -> Sent:
+        """The loss and the error of every strength of each head, over records left out."""
+        means, users = self.means(got), self.owns(got, data)
+        numbers = self.network.criterion.numbers
+        heads = HEADS[:1] if numbers else HEADS
+        found = []
+        for own, share in zip(users, np.asarray(got.rows["share"], np.float64), strict=True):
+            others = means.without(Means.of(own.z, own.y), float(share))
+            some = spread(own)
+            each = [closed_heads.votes(name, some, others, numbers) for name in heads]
+            found.append(torch.cat(each, 1))
+        return Sent(rows={"votes": single(torch.stack(found))})
+
+    def models(self, got: Got) -> Models:
+        """The body under each user's own head."""
+        return self.adapt(got, self.train_data(got), 0)
+
+    def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
+        """The same for a new user: its head needs no epochs."""
+        name, means = str(got.options["end-head"]), self.means(got)
+        strength = Strength(**{n: float(got.options[n]) for n in Strength._fields})
+        users = self.owns(got, data)
+        found = [self.theta(got, name, own, means, strength) for own in users]
+        theta = torch.stack(found).cpu().numpy()
+        return Models(with_body(self, got).shared["body"], as_rows(self.network, theta))
+
+    def theta(self, got: Got, name: str, own: Own, means: Means, strength: Strength) -> Tensor:
+        """A user's head (d, outputs); of one output it is the second class's less the first's."""
+        found = closed_heads.head(name, own, means, strength)
+        if found.ndim == 1:  # of `prior`, over the head that all users have
+            shift = found if self.outputs_of() > 1 else found[1:] - found[:1]
+            theta = self.common(got).clone()
+            theta[-1] += shift
+            return theta
+        two = self.outputs_of() == 1 and found.shape[1] == 2
+        return found[:, 1:] - found[:, :1] if two else found
+
+    def owns(self, got: Got, data: Examples) -> list[Own]:
+        """Each user's records, and what the head that all users have says of them."""
+        of: Designs = self.designs(with_body(self, got), data)
+        found = [Own(z, y, labels) for z, y, labels in of.exact()]
+        if "model" not in got.shared or self.network.criterion.numbers:
+            return found
+        theta = self.common(got)
+        return [replace(own, logits=both(own.z @ theta)) for own in found]
+
+    def common(self, got: Got) -> Tensor:
+        """The head that all users have (d, outputs)."""
+        row = got.shared["model"][None, self.network.head]
+        return torch.from_numpy(as_theta(self.network, row)[0]).to(self.network.device)
+
+    def outputs_of(self) -> int:
+        """Outputs of the head."""
+        return self.network.criterion.outputs(self.task.num_classes)
+
+    def means(self, got: Got) -> Means:
+        """What all users' records come to, as it came; UserError if it is of other features."""
+        second, first = got.shared["second"], got.shared["first"]
+        d, classes = self.network.width + 1, self.task.num_classes or 1
+        if second.shape != (d * (d + 1) // 2,) or first.shape != (classes, d):
+            raise UserError(self.users[0], "heads", "the sums that came are of other features")
+        whole = unpacked(np.asarray(second[None], np.float64), d)[0]
+        parts = (torch.from_numpy(np.asarray(part, np.float64)) for part in (whole, first))
+        return Means(*(part.to(self.network.device) for part in parts))
+
+
+def with_body(client: EndHeadsClient, got: Got) -> Got:
+    """What came, with its body by name."""
+    if "model" not in got.shared:
+        return got
+    body = got.shared["model"][client.network.body]
+    return replace(got, shared={**got.shared, "body": np.ascontiguousarray(body)})
+
+
+def both(outputs: Tensor) -> Tensor:
+    """Logits of classes; of one output those of two."""
+    return outputs if outputs.shape[1] > 1 else torch.cat([torch.zeros_like(outputs), outputs], 1)
+
+
+def spread(own: Own) -> Own:
+    """At most so many of a user's records, evenly spread."""
+    if len(own.z) <= MOST_VOTED:
+        return own
+    some = torch.linspace(0, len(own.z) - 1, MOST_VOTED, device=own.z.device).long()
+    logits = own.logits[some] if own.logits is not None else None
+    return Own(own.z[some], own.y[some], own.labels[some], logits)
+
+
+def single(rows: Tensor) -> Array:
+    """Numbers as they are sent."""
+    found: Floats32 = rows.to(torch.float32).cpu().numpy()
+    return found
+

@@ -1,0 +1,278 @@
+"""Heads in closed form after the last round: rows NAME+exact, NAME+gauss, NAME+prior, NAME+auto.
+
+Over the body that a method has trained the heads of all users follow from their records in closed
+form (networks/exact/closed_heads.py): no rate, no epochs. Two exchanges find what they need:
+
+1. sums: all users send means of z z' and y z' over their records, of which the server takes the
+   mean, as of models (`weighting`); with a robust rule without users who are far from all others.
+2. votes: some users say how well records are told that are left out, under each strength.
+
+Whoever is evaluated, drawn in the rounds or not, or new, has its head from its own records. `auto`
+is the head that the voters' records are told best with: no test sample has a say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from corsage.core.arrays import Arrays
+from corsage.core.errors import RoundFailed
+from corsage.core.messages.replies import Replies
+from corsage.core.messages.schema import Schema
+from corsage.core.messages.wire import ROWS_BY_USER
+from corsage.core.pairs.hurt import NEW_SUFFIX
+from corsage.strategies.fedrep.exact_sums import MOST_NUMBERS, means_of_most
+from corsage.strategies.fedrep.softmax_centres import voters
+from corsage.strategies.rounds.algorithm import EVALUATED_AT_ONCE
+from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.evaluations import noted, options_of, persistently
+from corsage.strategies.rounds.loop import play
+from corsage.strategies.rounds.means.user_rows import user_weights
+from corsage.strategies.rounds.outgoing import question_to
+from corsage.strategies.rounds.results import Finding, NewUsers, Summary, summarised
+from corsage.strategies.rounds.turns import Parcel, Question, Script, Series
+
+if TYPE_CHECKING:
+    from corsage.networks.exact.closed_heads import Strength
+    from corsage.networks.network import Network
+
+ALL, AUTO, EXACT = "all", "auto", "exact"
+MOST_FEATURES = 4096
+"""Sums of more features than that are larger than most models."""
+MOST_PULL = 1e6
+"""Beyond it a head is all users'."""
+ROBUST = "robust=none makes these rows"
+Any_ = Strategy[Any, Any]
+
+
+@dataclass(frozen=True)
+class AtEnd:
+    """All that heads follow from.
+
+    Parameters
+    ----------
+    shared : what every user gets: the model or the body, and the sums.
+    strengths : of each head.
+    left_out : the loss and the error of each head on records that were left out.
+    voters, records : how many users and records that is of.
+    """
+
+    shared: Arrays
+    strengths: Mapping[str, Strength]
+    left_out: Mapping[str, tuple[float, float]]
+    voters: int
+    records: int
+
+    def chosen(self) -> str:
+        """The head with the least error."""
+        return min(self.left_out, key=lambda name: self.left_out[name][::-1])
+
+
+def summaries(strategy: Any_) -> list[Summary]:
+    """The rows that `end-heads` names; a line for each that there cannot be."""
+    wanted = [*strategy.config.train.end_heads]
+    possible = heads_of(strategy)
+    heads = [head for head in possible if head in wanted or AUTO in wanted]
+    if not heads:
+        return []
+    found: AtEnd = play(strategy, partial(at_end, heads=heads), strategy.members.exchange)
+    chosen = {head: head for head in heads if head in wanted}
+    if AUTO in wanted:
+        chosen[AUTO] = found.chosen()
+        strategy.job.note(line(strategy, found))
+    return [one for end, head in chosen.items() for one in rows_of(strategy, found, end, head)]
+
+
+def heads_of(strategy: Any_) -> list[str]:
+    """The heads that a method's users can have; why there are no others is said."""
+    from corsage.networks.exact.closed_heads import HEADS
+
+    network, criterion = strategy.job.network, strategy.job.network.criterion
+    if why := unfit(strategy, network):
+        strategy.job.note(f"no heads at the end (end-heads): {why}")
+        return []
+    if not criterion.numbers:
+        return [*HEADS]
+    if set(strategy.config.train.end_heads) - {EXACT, AUTO}:
+        strategy.job.note("end-heads: labels are numbers, of which there is exact alone")
+    return [EXACT]
+
+
+def unfit(strategy: Any_, network: Network) -> str:
+    """The reason why there are no heads in closed form, or nothing."""
+    shared, head = strategy.shared(), [*network.blocks_of(network.head)]
+    sizes = {"model": network.whole.stop, "body": network.body.stop}
+    if strategy.solves or not any(
+        name in shared and shared[name].shape == (size,) for name, size in sizes.items()
+    ):
+        return f"{strategy.name} has no body that all users share"
+    if not network.body.stop:
+        return "the model is a head and nothing else"
+    if not (network.linear_head and network.split_exact):
+        return f"the head must be one linear layer {network.why}".rstrip()
+    if len(head) < 2:
+        return "the head has no bias"
+    if network.criterion.name not in ("cross-entropy", "logistic", "squared"):
+        return f"loss={network.criterion.name} has none"
+    if network.width > MOST_FEATURES:
+        return f"{network.width:,} features are too many for sums, at most {MOST_FEATURES:,}"
+    return ""
+
+
+def model_of(strategy: Any_) -> Arrays:
+    """The model that all users share, or the body where heads are users' own."""
+    network, shared = strategy.job.network, strategy.shared()
+    if "model" in shared:
+        return {"model": shared["model"]}
+    if "head" not in strategy.tuned:
+        return {"body": shared["body"]}
+    head = network.initial[network.head]  # under which the body was trained
+    return {"model": np.concatenate([shared["body"], head])}
+
+
+# The two exchanges.
+
+
+def at_end(strategy: Any_, heads: list[str]) -> Script[AtEnd]:
+    """Ask for sums, then how well records are told that are left out."""
+    from corsage.networks.exact.closed_heads import grid
+
+    job, model = strategy.job, model_of(strategy)
+    numbers, width = job.network.criterion.numbers, job.network.width + 1
+    like: Arrays = {
+        "second": np.zeros(width * (width + 1) // 2, np.float32),
+        "first": np.zeros((job.agreed.num_classes or 1, width), np.float32),
+    }
+    replies = yield from ask(strategy, "sums", job.members.users, Parcel(model), like)
+    means, shares = averaged(strategy, replies)
+    model |= {name: np.asarray(means[name], np.float32) for name in like}
+
+    strengths = {head: grid(head, numbers, "model" in model) for head in heads}
+    users = voters(strategy, "heads", job.progress.round, replies.users)
+    own = {"share": np.array([shares[user] for user in users], np.float32)}
+    ballot: Arrays = {"votes": np.zeros((2, sum(map(len, strengths.values()))), np.float32)}
+    votes = yield from ask(strategy, "votes", users, Parcel(model, own), ballot)
+    return counted(model, strengths, votes)
+
+
+def ask(
+    strategy: Any_, what: str, users: list[str], parcel: Parcel, like: Arrays
+) -> Script[Replies]:
+    """One exchange; sums come one a user where a robust rule is to look at them."""
+    job, options = strategy.job, {"end-head": ALL, "ask": what}
+    each = job.config.robust.on or what == "votes"
+    size = each * len(users) * sum(array.size for array in like.values())
+    if size > MOST_NUMBERS:
+        raise RoundFailed(f"{size:,} numbers of users' sums are too many to look at each: {ROBUST}")
+    if each:
+        options[ROWS_BY_USER] = True
+    schema = Schema(like, tuple(like) if each else ())
+    question = question_to(job, "train", users, parcel, schema, options)
+    replies = yield question
+    job.accept(job.progress.round, replies)
+    job.count(question, replies)
+    return replies
+
+
+def averaged(strategy: Any_, replies: Replies) -> tuple[Arrays, dict[str, float]]:
+    """The mean of the users' sums, and each user's share in it; none of who is set aside."""
+    job, keys, aside = strategy.job, strategy.config, list[str]()
+    means = replies.mean
+    if replies.rows:
+        means, aside = means_of_most(job, replies)
+    weights = user_weights(replies, keys.train.weighting, keys.federation.max_share)
+    weights = weights * ~np.isin(replies.users, aside)
+    shares = dict.fromkeys(job.members.users, 0.0)
+    shares |= dict(zip(replies.users, (weights / weights.sum()).tolist(), strict=True))
+    return means, shares
+
+
+def counted(
+    shared: Arrays, strengths: Mapping[str, list[Strength]], votes: Replies
+) -> AtEnd:
+    """The strength of each head that has the least loss on what the voters left out."""
+    from corsage.solvers.losses.held_out import bounded
+
+    records = votes.metrics["num-examples"]
+    rows = np.asarray(votes.rows["votes"], np.float64)  # (voters, 2, all strengths)
+    mean = np.stack([bounded(rows[:, part].T).mean(1) for part in range(2)])
+    chosen, left_out, start = {}, {}, 0
+    for head, own in strengths.items():
+        loss, error = mean[:, start : start + len(own)]
+        at = int(np.argmin(loss))
+        chosen[head], left_out[head] = own[at], (float(loss[at]), float(error[at]))
+        start += len(own)
+    return AtEnd(shared, chosen, left_out, len(votes.users), int(records.sum()))
+
+
+# The rows.
+
+
+def rows_of(strategy: Any_, found: AtEnd, end: str, head: str) -> list[Summary]:
+    """The row of a head, and that of new users, if there are any."""
+    name = f"{strategy.name}+{end}"
+    more = {"end-head": head, **found.strengths[head]._asdict()}
+    own = summarised(name, strategy, evaluated(strategy, found, name, more))
+    rows, cases = [replace(own, findings=[finding(strategy, found, name, head)])], []
+    wanted = strategy.config.new.cases if strategy.config.new.wanted else []
+    for number, (samples, _) in enumerate(wanted, 1):
+        new = {**more, "adapt": True, "adapt-samples": samples, "adapt-epochs": 0}
+        late, last = f"{name}{NEW_SUFFIX}", number == len(wanted)
+        one = summarised(late, strategy, evaluated(strategy, found, late, new, last))
+        cases.append(NewUsers(samples, 0, one.score))
+        rows += [replace(one, new_users=cases)] * last
+    return rows
+
+
+def evaluated(
+    strategy: Any_, found: AtEnd, row: str, more: Mapping[str, Any], deliver: bool = True
+) -> Replies:
+    """All users' evaluation under their own heads, drawn in the rounds or not; or new users'."""
+    job, members, options = strategy.job, strategy.members, options_of(strategy, row, deliver, more)
+    members.rest()
+    users = members.judged(options)
+
+    def question(group: list[str]) -> Question:
+        parcel, schema = Parcel(found.shared), job.judgement(options)
+        return question_to(job, "evaluate", group, parcel, schema, options)
+
+    def asked() -> Replies:
+        groups = range(0, max(len(users), 1), EVALUATED_AT_ONCE)
+        turn = Series([partial(question, users[i : i + EVALUATED_AT_ONCE]) for i in groups])
+        replies = members.exchange(turn)
+        return noted(strategy, options, turn.down, turn.tokens, replies)
+
+    return persistently(strategy, asked)
+
+
+def finding(strategy: Any_, found: AtEnd, name: str, head: str) -> Finding:
+    """The strengths of a head, and what it said of records that were left out."""
+    strength, of_numbers = found.strengths[head], strategy.job.network.criterion.numbers
+    pulled = {EXACT: "weight of all users' head", "gauss": "weight of all users' means"}
+    rows = [("left out, of the training records", said(found, head, of_numbers))]
+    if head in pulled and strength.pull < MOST_PULL:
+        rows.append((pulled[head], f"that of {strength.pull:g} records"))
+    if strength.count:
+        rows.append(("weight of all users' frequencies", f"that of {strength.count:g} records"))
+    return Finding(f"{name}: {head} heads", rows)
+
+
+def line(strategy: Any_, found: AtEnd) -> str:
+    """The head that `auto` is, and by what."""
+    of_numbers = strategy.job.network.criterion.numbers
+    each = ", ".join(f"{head} {said(found, head, of_numbers)}" for head in found.strengths)
+    return (
+        f"{strategy.name}+{AUTO} is {found.chosen()}, by records of {found.voters} training users "
+        f"that were left out: {each}"
+    )
+
+
+def said(found: AtEnd, head: str, of_numbers: bool) -> str:
+    """The error on what was left out, as a reader has it."""
+    error = found.left_out[head][1]
+    return f"squared error {error:.4g}" if of_numbers else f"{1 - error:.1%} right"
