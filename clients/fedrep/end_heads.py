@@ -153,4 +153,3 @@ def single(rows: Tensor) -> Array:
     """Numbers as they are sent."""
     found: Floats32 = rows.to(torch.float32).cpu().numpy()
     return found
-

@@ -99,6 +99,7 @@ class Keywords(TypedDict, total=False):
     work: str
     work_epochs: float
     fine_tune_epochs: int
+    end_heads: str | Sequence[str] | float
     batch_size: int
     optimizer: str
     lr: float

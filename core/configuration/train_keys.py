@@ -56,9 +56,9 @@ class TrainKeys(Keys):
     end_heads: tuple[str, ...] = key(
         (),
         "heads in closed form over the body that was trained, several with commas, each a row "
-        "(fedavg+exact): exact (a ridge to all users' head), gauss (class means drawn to all users'), "
-        "prior (all users' head, and the user's class frequencies), auto (the one that tells training "
-        "records best that are left out)",
+        "(fedavg+exact): exact (a ridge to all users' head), gauss (class means drawn to all "
+        "users'), prior (all users' head, and the user's class frequencies), auto (the one that "
+        "tells training records best that are left out)",
         choices=("exact", "gauss", "prior", "auto"),
     )
     batch_size: int = key(

@@ -10,20 +10,20 @@ B = mean of y z' (C, d), y having one column a class, or being the number itself
   (n_c + count g_c) / (n + count), and the discriminants are multiplied by a heat.
 - prior: the logits of one head for all, plus log of the user's frequencies over all users'.
 
-Features are in units of their root mean square over all users, so gamma, kappa and count are so many
-records. Each strength is found from records that are left out, in closed form: a record from its
-user's own part of a head, and its user from what all users' come to (`Means.without`).
+Features are in units of their root mean square over all users, so gamma, kappa and count are so
+many records. Each strength is found from records that are left out, in closed form: a record from
+its user's own part of a head, and its user from what all users' come to (`Means.without`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from corsage.networks.exact.exact_heads import left_out, one
 
@@ -62,9 +62,9 @@ def grid(head: str, numbers: bool, one_head: bool) -> list[Strength]:
     return [Strength(*some) for some in product(DELTAS, pulls, COOLER, COUNTS)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Means:
-    """All users' S (d, d) and B (C, d), or one user's own."""
+    """All users' S (d, d) and B (C, d), or one user's own; what follows from them is found once."""
 
     second: Tensor
     first: Tensor
@@ -81,28 +81,52 @@ class Means:
         parts = (self.second, own.second), (self.first, own.first)
         return Means(*((whole - share * part) / (1 - share) for whole, part in parts))
 
-    @property
+    @cached_property
     def unit(self) -> Tensor:
         """The root mean square of features, which is 1 for the last."""
         middle = self.second.diagonal()[:-1].mean().clamp_min(1e-30).sqrt()
         return torch.cat([middle.expand(len(self.second) - 1), middle.new_ones(1)])
 
-    def over(self, unit: Tensor) -> Means:
-        """The same of features that are divided by a unit."""
+    @cached_property
+    def scaled(self) -> Means:
+        """The same of features in their unit."""
+        unit = self.unit
         return Means(self.second / unit / unit[:, None], self.first / unit)
+
+    @cached_property
+    def centres(self) -> dict[float, Tensor]:
+        """The centres that were found."""
+        return {}
 
     def centre(self, delta: float) -> Tensor:
         """W (d, C); the last row, which is of the 1, is not drawn to 0."""
-        ridge = torch.full_like(self.second[0], delta)
-        ridge[-1] = 1e-9
-        return torch.linalg.solve(self.second + ridge.diag(), self.first.t())
+        if delta not in self.centres:
+            ridge = torch.full_like(self.second[0], delta)
+            ridge[-1] = 1e-9
+            whole = self.second + ridge.diag()
+            self.centres[delta] = torch.linalg.solve(whole, self.first.t())
+        return self.centres[delta]
 
-    def classes(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Frequencies g (C,), means m (C, d-1) and the covariance within classes."""
+    @cached_property
+    def classes(self) -> tuple[Tensor, Tensor]:
+        """Frequencies g (C,) and means m (C, d-1)."""
         g, middle = self.first[:, -1].clamp_min(0), self.second[-1, :-1]
         m = torch.where(g[:, None] > 0, self.first[:, :-1] / g.clamp_min(1e-30)[:, None], middle)
-        within = self.second[:-1, :-1] - (m * g[:, None]).t() @ m
-        return (g + RARE / len(g)) / (1 + RARE), m, within
+        return (g + RARE / len(g)) / (1 + RARE), m
+
+    @cached_property
+    def spectrum(self) -> tuple[Tensor, Tensor]:
+        """The covariance within classes, by eigenvalues: rounding may have made one less than 0."""
+        m = self.classes[1]
+        within = self.second[:-1, :-1] - (m * self.first[:, -1:]).t() @ m
+        values, vectors = torch.linalg.eigh(within)
+        return values.clamp_min(0), vectors
+
+    def precision(self, delta: float) -> Tensor:
+        """V^-1."""
+        values, vectors = self.spectrum
+        found: Tensor = (vectors / (values + delta)) @ vectors.t()
+        return found
 
 
 @dataclass(frozen=True)
@@ -122,21 +146,22 @@ class Own:
 def head(name: str, own: Own, means: Means, strength: Strength) -> Tensor:
     """Theta (d, C) of a user; of `prior` what is added to the bias of one head for all (C,)."""
     unit = means.unit
-    own, means = own.over(unit), means.over(unit)
+    own, means = own.over(unit), means.scaled
     if name == EXACT:
         w = means.centre(strength.ridge)
         return one(own.z, own.y, w, strength.pull) * strength.heat / unit[:, None]
     if name == PRIOR and own.logits is not None:
-        return told(own.y.sum(0), means.classes()[0], strength.count)
+        return told(own.y.sum(0), means.classes[0], strength.count)
     return _discriminants(own, means, strength) / unit[:, None]
 
 
 def _discriminants(own: Own, means: Means, strength: Strength) -> Tensor:
     """Theta (d, C) of Gaussian classes: V^-1 mu_c, and -mu_c' V^-1 mu_c / 2 + log frequency."""
-    g, m, within = means.classes()
+    g, m = means.classes
     n, x = own.y.sum(0), own.y.t() @ own.z[:, :-1]
     mu = (x + strength.pull * m) / (n + strength.pull)[:, None]
-    weight = inverse(within, strength.ridge) @ mu.t()
+    values, vectors = means.spectrum
+    weight = vectors @ ((vectors.t() @ mu.t()) / (values + strength.ridge)[:, None])
     bias = -strength.heat / 2 * (mu.t() * weight).sum(0) + told(n, g, strength.count) + g.log()
     return torch.cat([strength.heat * weight, bias[None]])
 
@@ -146,72 +171,59 @@ def told(n: Tensor, g: Tensor, count: float) -> Tensor:
     return (n / g + count).log() - (n.sum(-1, keepdim=True) + count).log()
 
 
-def inverse(matrix: Tensor, ridge: float) -> Tensor:
-    """The inverse of a covariance plus a ridge, which rounding may have made less than 0."""
-    values, vectors = torch.linalg.eigh(matrix)
-    found: Tensor = (vectors / (values.clamp_min(0) + ridge)) @ vectors.t()
-    return found
-
-
 def votes(name: str, own: Own, means: Means, numbers: bool) -> Tensor:
     """Loss and error of each of the grid (2, G), over records that are left out.
 
     `means` are those of other users. Of numbers both are squared errors.
     """
-    unit = means.unit
-    own, means = own.over(unit), means.over(unit)
-    strengths = grid(name, numbers, own.logits is not None)
+    own, means = own.over(means.unit), means.scaled
     if name == EXACT:
         return _of_exact(own, means, numbers)
     left = own.y.sum(0) - own.y  # each record's own class has one less
     if name == PRIOR and own.logits is not None:
-        scores = (own.logits + told(left, means.classes()[0], s.count) for s in strengths)
-        return torch.stack([judged(one, own.labels) for one in scores], 1)
-    return _of_gauss(own, means, left, strengths)
+        scores = [own.logits + told(left, means.classes[0], count) for count in COUNTS]
+        return judged(torch.stack(scores), own.labels)
+    return _of_gauss(own, means, left, KAPPAS if name == GAUSS else (ALL_USERS,))
 
 
 def _of_exact(own: Own, means: Means, numbers: bool) -> Tensor:
     """Those of `exact`."""
-    found = []
-    for delta in DELTAS:
-        w = means.centre(delta)
-        for gamma in GAMMAS:
-            scores = left_out(own.z, own.y, w, gamma)
-            if numbers:
-                found.append((scores - own.y).square().mean().expand(2))
-            else:
-                found += [judged(heat * scores, own.labels) for heat in HEATS]
-    return torch.stack(found, 1)
+    found, heats = [], own.z.new_tensor(HEATS)[:, None, None]
+    for delta, gamma in product(DELTAS, GAMMAS):
+        scores = left_out(own.z, own.y, means.centre(delta), gamma)
+        if numbers:
+            found.append((scores - own.y).square().mean().expand(2, 1))
+        else:
+            found.append(judged(heats * scores, own.labels))
+    return torch.cat(found, 1)
 
 
-def _of_gauss(own: Own, means: Means, left: Tensor, strengths: list[Strength]) -> Tensor:
+def _of_gauss(own: Own, means: Means, left: Tensor, pulls: tuple[float, ...]) -> Tensor:
     """Those of `gauss`: mu_y of a record's own class is found without it.
 
     With T = x_c + kappa m_c and nu = n_c + kappa, less the record in its own class, a discriminant
     is z'V^-1 T / nu - T'V^-1 T / (2 nu^2).
     """
-    g, m, within = means.classes()
-    z, mine = own.z[:, :-1], own.y.bool()
-    x = own.y.t() @ z
-    at: dict[tuple[float, float], Tensor] = {}
-    for delta in dict.fromkeys(s.ridge for s in strengths):
-        precision = inverse(within, delta)
+    (g, m), z, mine, found = means.classes, own.z[:, :-1], own.y.bool(), []
+    x, cooler = own.y.t() @ z, own.z.new_tensor(COOLER)[:, None, None, None]
+    frequent = torch.stack([told(left, g, count) + g.log() for count in COUNTS])
+    for delta in DELTAS:
+        precision = means.precision(delta)
         zv, xv, mv = (part @ precision for part in (z, x, m))
-        zz = (zv * z).sum(1, keepdim=True)
-        zx, zm = zv @ x.t(), zv @ m.t()
+        zz, zx, zm = (zv * z).sum(1, keepdim=True), zv @ x.t(), zv @ m.t()
         xx, xm, mm = (xv * x).sum(1), (xv * m).sum(1), (mv * m).sum(1)
-        for kappa in dict.fromkeys(s.pull for s in strengths):
+        for kappa in pulls:
             across, square = zx + kappa * zm, xx + 2 * kappa * xm + kappa**2 * mm
             less = torch.where(mine, square - 2 * across + zz, square)
             across, nu = torch.where(mine, across - zz, across), left + kappa
-            at[delta, kappa] = across / nu - less / (2 * nu.square())
-    frequent = {count: told(left, g, count) + g.log() for count in COUNTS}
-    scores = (s.heat * at[s.ridge, s.pull] + frequent[s.count] for s in strengths)
-    return torch.stack([judged(one, own.labels) for one in scores], 1)
+            scores = cooler * (across / nu - less / (2 * nu.square())) + frequent
+            found.append(judged(scores.flatten(0, 1), own.labels))
+    return torch.cat(found, 1)
 
 
 def judged(scores: Tensor, labels: Tensor) -> Tensor:
-    """The mean cross-entropy, and the share that is wrong."""
-    wrong = (scores.argmax(1) != labels).double().mean()
-    return torch.stack([F.cross_entropy(scores, labels), wrong])
-
+    """The mean cross-entropy and the share that is wrong (2, k) of scores (k, n, C)."""
+    right = labels[None, :, None].expand(len(scores), -1, 1)
+    loss = scores.logsumexp(2) - scores.gather(2, right)[..., 0]
+    wrong = scores.argmax(2) != labels
+    return torch.stack([loss.mean(1), wrong.double().mean(1)])

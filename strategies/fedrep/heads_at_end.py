@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 ALL, AUTO, EXACT = "all", "auto", "exact"
 MOST_FEATURES = 4096
 """Sums of more features than that are larger than most models."""
+LOSSES = ("cross-entropy", "logistic", "squared")
 MOST_PULL = 1e6
 """Beyond it a head is all users'."""
 ROBUST = "robust=none makes these rows"
@@ -111,17 +112,17 @@ def unfit(strategy: Any_, network: Network) -> str:
         name in shared and shared[name].shape == (size,) for name, size in sizes.items()
     ):
         return f"{strategy.name} has no body that all users share"
-    if not network.body.stop:
-        return "the model is a head and nothing else"
-    if not (network.linear_head and network.split_exact):
-        return f"the head must be one linear layer {network.why}".rstrip()
-    if len(head) < 2:
-        return "the head has no bias"
-    if network.criterion.name not in ("cross-entropy", "logistic", "squared"):
-        return f"loss={network.criterion.name} has none"
-    if network.width > MOST_FEATURES:
-        return f"{network.width:,} features are too many for sums, at most {MOST_FEATURES:,}"
-    return ""
+    whys = {
+        "the model is a head and nothing else": not network.body.stop,
+        f"the head must be one linear layer {network.why}".rstrip(): not network.linear_head
+        or not network.split_exact,
+        "the head has no bias": len(head) < 2,
+        f"loss={network.criterion.name} has none": network.criterion.name not in LOSSES,
+        f"{network.width:,} features are too many for sums, at most {MOST_FEATURES:,}": (
+            network.width > MOST_FEATURES
+        ),
+    }
+    return next((why for why, is_so in whys.items() if is_so), "")
 
 
 def model_of(strategy: Any_) -> Arrays:
@@ -192,9 +193,7 @@ def averaged(strategy: Any_, replies: Replies) -> tuple[Arrays, dict[str, float]
     return means, shares
 
 
-def counted(
-    shared: Arrays, strengths: Mapping[str, list[Strength]], votes: Replies
-) -> AtEnd:
+def counted(shared: Arrays, strengths: Mapping[str, list[Strength]], votes: Replies) -> AtEnd:
     """The strength of each head that has the least loss on what the voters left out."""
     from corsage.solvers.losses.held_out import bounded
 

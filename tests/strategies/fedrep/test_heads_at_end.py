@@ -1,0 +1,158 @@
+"""Heads in closed form at the end equal plain loops, on any nodes, whoever the users are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import corsage
+from corsage.app.client_app import app
+from corsage.app.local_grid import LocalGrid
+from corsage.networks.exact import closed_heads
+from corsage.networks.exact.closed_heads import EXACT, GAUSS, PRIOR, Means, Own, Strength
+from corsage.strategies import strategy_class
+from corsage.strategies.rounds.base import Result
+from tests.strategies.test_robust import Lying
+
+Arr = np.ndarray[Any, np.dtype[np.float64]]
+CLASSES, WIDTH = 4, 5
+
+
+def records(seed: int, n: int, classes: tuple[int, ...] = (0, 1, 2)) -> tuple[Arr, Any]:
+    """Features with a 1 last, and labels of some classes: nobody has the last one."""
+    rng = np.random.default_rng(seed)
+    y = rng.choice(classes, n)
+    return np.c_[rng.normal(size=(n, WIDTH)) * 3 + y[:, None], np.ones(n)], y
+
+
+def own(z: Arr, y: Any, logits: Arr | None = None) -> Own:
+    """A user's records as the formulas take them."""
+    labels, said = torch.from_numpy(y), None if logits is None else torch.from_numpy(logits)
+    one_hot = torch.nn.functional.one_hot(labels, CLASSES).double()
+    return Own(torch.from_numpy(z), one_hot, labels, said)
+
+
+def of_all(users: list[tuple[Arr, Any]]) -> Means:
+    """The mean over users of what their records come to."""
+    each = [Means.of(one.z, one.y) for one in (own(*user) for user in users)]
+    second = torch.stack([m.second for m in each]).mean(0)
+    return Means(second, torch.stack([m.first for m in each]).mean(0))
+
+
+USERS = [records(0, 9), records(1, 6, (0, 1)), records(2, 7, (1,)), records(3, 1, (2,))]
+"""The third has one class, the last one record."""
+
+
+def test_exact_heads_equal_a_plain_solve() -> None:
+    means, strength = of_all(USERS), Strength(ridge=0.01, pull=3.0, heat=2.2)
+    unit = np.sqrt(np.mean([np.mean(np.mean(z[:, :-1] ** 2, 0)) for z, _ in USERS]))
+    scale = np.r_[np.full(WIDTH, unit), 1.0]
+    zs, ys = [z / scale for z, _ in USERS], [np.eye(CLASSES)[y] for _, y in USERS]
+    s = np.mean([z.T @ z / len(z) for z in zs], 0) + np.diag(np.r_[np.full(WIDTH, 0.01), 1e-9])
+    w = np.linalg.solve(s, np.mean([z.T @ y / len(z) for z, y in zip(zs, ys, strict=True)], 0))
+    for (raw, labels), z, y in zip(USERS, zs, ys, strict=True):
+        theta = np.linalg.solve(z.T @ z + 3.0 * np.eye(WIDTH + 1), z.T @ y + 3.0 * w)
+        found = closed_heads.head(EXACT, own(raw, labels), means, strength).numpy()
+        assert found == pytest.approx(2.2 * theta / scale[:, None])
+
+
+def test_gaussian_heads_equal_discriminants_class_by_class() -> None:
+    means, (_, pull, heat, count) = of_all(USERS), (strength := Strength(0.1, 3.0, 0.6, 2.0))
+    unit = np.sqrt(np.mean([np.mean(z[:, :-1] ** 2) for z, _ in USERS]))
+    rows = [(z[:, :-1] / unit, y) for z, y in USERS]
+    g = np.array([np.mean([np.mean(y == c) for _, y in rows]) for c in range(CLASSES)])
+    m = [
+        np.mean([(z * (y == c)[:, None]).mean(0) for z, y in rows], 0) / g[c]
+        if g[c]
+        else np.mean([z.mean(0) for z, _ in rows], 0)
+        for c in range(CLASSES)
+    ]
+    v = 0.1 * np.eye(WIDTH)
+    for z, y in rows:
+        v += sum(np.outer(a - m[c], a - m[c]) for a, c in zip(z, y, strict=True)) / len(z) / 4
+    g = (g + 1e-3 / CLASSES) / 1.001
+    for (raw, labels), (z, y) in zip(USERS, rows, strict=True):
+        theta = closed_heads.head(GAUSS, own(raw, labels), means, strength).numpy()
+        for c in range(CLASSES):
+            n = np.sum(y == c)
+            mu = (z[y == c].sum(0) + pull * m[c]) / (n + pull)
+            chance = (n + count * g[c]) / (len(y) + count)
+            least = -0.5 * ((z - mu) @ np.linalg.inv(v) * (z - mu)).sum(1)
+            alike = -0.5 * (z @ np.linalg.inv(v) * z).sum(1)  # of all classes
+            wanted = heat * (least - alike) + np.log(chance)
+            assert raw @ theta[:, c] == pytest.approx(wanted, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", [EXACT, GAUSS, PRIOR, "prior over a body"])
+def test_what_is_left_out_is_left_out(name: str) -> None:
+    """Each vote is that of heads that are fitted anew without each record, user by user."""
+    means, head = of_all(USERS), name.split()[0]
+    for number, (z, y) in enumerate(USERS):
+        logits = np.random.default_rng(number).normal(size=(len(y), CLASSES))
+        said = logits if name == PRIOR else None
+        mine, others = own(z, y, said), [u for u in USERS if u[0] is not z]
+        without = means.without(Means.of(mine.z, mine.y), 1 / len(USERS))
+        assert without.second.numpy() == pytest.approx(of_all(others).second.numpy())
+        grid = closed_heads.grid(head, False, said is not None)
+        votes = closed_heads.votes(head, mine, without, False).numpy()
+        assert votes.shape == (2, len(grid))
+        for place in range(0, len(grid), max(len(grid) // 7, 1)):
+            scores = []
+            for r in range(len(y)):
+                rest = np.arange(len(y)) != r
+                some = own(z[rest], y[rest], None if said is None else said[rest])
+                theta = closed_heads.head(head, some, without, grid[place]).numpy()
+                scores.append(z[r] @ theta if said is None else logits[r] + theta)
+            told = np.array(scores) - np.logaddexp.reduce(scores, axis=1)[:, None]
+            assert votes[0, place] == pytest.approx(-told[np.arange(len(y)), y].mean())
+            assert votes[1, place] == pytest.approx(np.mean(told.argmax(1) != y))
+
+
+KEYS: dict[str, Any] = {
+    "num-users": 6,
+    "num-rounds": 2,
+    "hidden": "8",
+    "fraction-train": 0.5,
+    "classes-per-user": 2,
+    "fine-tune-epochs": 0,
+    "end-heads": ["exact", "gauss", "prior", "auto"],
+}
+
+
+def result(strategy: str, nodes: int = 1, grid: Any = None, **keys: Any) -> Result:
+    """A small run."""
+    config = {**KEYS, "strategy": strategy, **{k.replace("_", "-"): v for k, v in keys.items()}}
+    return strategy_class(strategy)(config).start(grid or LocalGrid(app, nodes))
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "fedper"])
+def test_rows_are_the_same_on_any_nodes(strategy: str) -> None:
+    ends = ("", "+exact", "+gauss", "+prior", "+auto")
+    one, three = (result(strategy, nodes, weighting="examples") for nodes in (1, 3))
+    assert [row.strategy for row in one.summaries] == [strategy + end for end in ends]
+    for end in ends:
+        assert one[strategy + end].per_user == three[strategy + end].per_user
+    assert one[f"{strategy}+auto"].score.mean > one[strategy].score.mean
+    d, plain, row = 9, one[strategy].traffic, one[f"{strategy}+gauss"].traffic
+    votes = 4 * 2 * sum(len(closed_heads.grid(n, False, strategy == "fedavg")) for n in ("exact", "gauss", "prior"))
+    assert row.bytes_up - plain.bytes_up == 6 * (4 * (d * (d + 1) // 2 + 10 * d) + votes)
+
+
+def test_new_users_have_heads_and_numbers_have_one(caplog: pytest.LogCaptureFixture) -> None:
+    found = result("fedbabu", new_users=0.34)
+    assert {"fedbabu+gauss", "fedbabu+gauss+new", "fedbabu+new"} <= {
+        row.strategy for row in found.summaries
+    }
+    assert found["fedbabu+gauss+new"].users == 2
+    rng = np.random.default_rng(0)
+    data = {}
+    for user in range(4):
+        x = rng.normal(size=(30, 6)).astype(np.float32)
+        data[str(user)] = (x, x @ np.arange(6.0) + 10 * user)
+    run = corsage.simulate("fedavg", data, num_rounds=5, hidden="8", end_heads="exact,gauss,auto")
+    assert [*run][-2:] == ["fedavg+exact", "fedavg+auto"]
+    assert run["fedavg+exact"].score.mean < 0.7 * run["fedavg"].score.mean
+    assert "there is exact alone" in caplog.text
