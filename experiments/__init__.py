@@ -20,6 +20,7 @@ EXPERIMENTS: dict[str, str] = {
     "fedrep-table1": "fedrep.table1",
     "fedrep-fashion-mnist": "fedrep.fashion_mnist",
     "fedrep-exact": "fedrep.exact",
+    "heads": "fedrep.end_heads",
     "three-papers": "three_papers",
     "known-clusters-table1": "known_clusters.table1",
     "known-clusters-convergence": "known_clusters.convergence",

