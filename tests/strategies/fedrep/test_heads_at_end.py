@@ -11,10 +11,13 @@ import torch
 import corsage
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
+from corsage.benchmarks.attack import lying, times
+from corsage.clients.fedrep.end_heads import EndHeadsClient
 from corsage.networks.exact import closed_heads
 from corsage.networks.exact.closed_heads import EXACT, GAUSS, PRIOR, Means, Own, Strength
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Result
+from corsage.strategies.rounds.callbacks import Callback
 
 Arr = np.ndarray[Any, np.dtype[np.float64]]
 CLASSES, WIDTH = 4, 5
@@ -88,7 +91,7 @@ def test_gaussian_heads_equal_discriminants_class_by_class() -> None:
 @pytest.mark.parametrize("name", [EXACT, GAUSS, PRIOR, "prior over a body"])
 def test_what_is_left_out_is_left_out(name: str) -> None:
     """Each vote is that of heads that are fitted anew without each record, user by user."""
-    means, head = of_all(USERS), name.split()[0]
+    means, head = of_all(USERS), name.split(maxsplit=1)[0]
     for number, (z, y) in enumerate(USERS):
         logits = np.random.default_rng(number).normal(size=(len(y), CLASSES))
         said = logits if name == PRIOR else None
@@ -121,10 +124,20 @@ KEYS: dict[str, Any] = {
 }
 
 
-def result(strategy: str, nodes: int = 1, grid: Any = None, **keys: Any) -> Result:
+class Noted(Callback):
+    """Hears what a run says."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def on_note(self, strategy: str, text: str) -> None:
+        self.text += text
+
+
+def result(strategy: str, nodes: int = 1, noted: Noted | None = None, **keys: Any) -> Result:
     """A small run."""
     config = {**KEYS, "strategy": strategy, **{k.replace("_", "-"): v for k, v in keys.items()}}
-    return strategy_class(strategy)(config).start(grid or LocalGrid(app, nodes))
+    return strategy_class(strategy)(config, [noted] if noted else []).start(LocalGrid(app, nodes))
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "fedper"])
@@ -147,7 +160,28 @@ def test_rows_are_the_same_on_any_nodes(strategy: str) -> None:
     assert row.bytes_up - plain.bytes_up == 6 * (4 * (d * (d + 1) // 2 + 10 * d) + votes)
 
 
-def test_new_users_have_heads_and_numbers_have_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_sums_far_from_all_others_are_set_aside_under_a_robust_rule() -> None:
+    keys = {"num_users": 10, "fraction_train": 1.0, "end_heads": ["exact", "gauss"]}
+    honest = result("fedavg", robust="median", **keys)
+    with lying(EndHeadsClient, {"3"}, times(-1e4)):
+        found = result("fedavg", noted=(noted := Noted()), robust="median", **keys)
+    assert "user 3 set aside: far from all others" in noted.text
+    for row in ("fedavg+exact", "fedavg+gauss"):
+        assert found[row].score.mean > honest[row].score.mean - 0.05
+
+
+def test_what_has_no_heads_says_why() -> None:
+    for strategy, keys, why in (
+        ("local", {}, "local has no body that all users share"),
+        ("fedavg", {"model": "linear"}, "the model is a head and nothing else"),
+        ("fedavg", {"hidden": "8,8", "head": "fc2,fc3"}, "the head must be one linear layer"),
+    ):
+        found = result(strategy, noted=(noted := Noted()), **{"num_rounds": 1, **keys})
+        assert [row.strategy for row in found.summaries] == [strategy]
+        assert f"no heads at the end (end-heads): {why}" in noted.text
+
+
+def test_new_users_have_heads_and_numbers_have_one(capsys: pytest.CaptureFixture[str]) -> None:
     found = result("fedbabu", new_users=0.34)
     assert {"fedbabu+gauss", "fedbabu+gauss+new", "fedbabu+new"} <= {
         row.strategy for row in found.summaries
@@ -161,4 +195,4 @@ def test_new_users_have_heads_and_numbers_have_one(caplog: pytest.LogCaptureFixt
     run = corsage.simulate("fedavg", data, num_rounds=5, hidden="8", end_heads="exact,gauss,auto")
     assert [*run][-2:] == ["fedavg+exact", "fedavg+auto"]
     assert run["fedavg+exact"].score.mean < 0.7 * run["fedavg"].score.mean
-    assert "there is exact alone" in caplog.text
+    assert "there is exact alone" in capsys.readouterr().err
