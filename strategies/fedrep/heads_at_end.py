@@ -8,7 +8,9 @@ form (networks/exact/closed_heads.py): no rate, no epochs. Two exchanges find wh
 2. votes: some users say how well records are told that are left out, under each strength.
 
 Whoever is evaluated, drawn in the rounds or not, or new, has its head from its own records. `auto`
-is the head that the voters' records are told best with: no test sample has a say.
+is the head that the voters' records are told best with: no test sample has a say. Voters are users
+who were drawn in no round, if there are enough of them. Of others the trained head of `prior` has
+seen all records, so it is no candidate then; the body has seen them under each head alike.
 """
 
 from __future__ import annotations
@@ -41,10 +43,12 @@ if TYPE_CHECKING:
     from corsage.networks.exact.closed_heads import Strength
     from corsage.networks.network import Network
 
-ALL, AUTO, EXACT = "all", "auto", "exact"
+ALL, AUTO, EXACT, PRIOR = "all", "auto", "exact", "prior"
 MOST_FEATURES = 4096
 """Sums of more features than that are larger than most models."""
 LOSSES = ("cross-entropy", "logistic", "squared")
+FEWEST_VOTERS = 8
+"""So many users that were drawn in no round vote alone: nothing has seen their records."""
 MOST_PULL = 1e6
 """Beyond it a head is all users'."""
 ROBUST = "robust=none makes these rows"
@@ -60,18 +64,24 @@ class AtEnd:
     shared : what every user gets: the model or the body, and the sums.
     strengths : of each head.
     left_out : the loss and the error of each head on records that were left out.
-    voters, records : how many users and records that is of.
+    voters : how many users that is of.
+    unseen : whether these were drawn in no round.
     """
 
     shared: Arrays
     strengths: Mapping[str, Strength]
     left_out: Mapping[str, tuple[float, float]]
     voters: int
-    records: int
+    unseen: bool
 
     def chosen(self) -> str:
-        """The head with the least error."""
-        return min(self.left_out, key=lambda name: self.left_out[name][::-1])
+        """The head with the least error on records that it has not seen.
+
+        One head for all that was trained by gradients has seen those of who was drawn.
+        """
+        seen = {PRIOR} if "model" in self.shared and not self.unseen else set()
+        able = [name for name in self.left_out if name not in seen]
+        return min(able, key=lambda name: self.left_out[name][::-1])
 
 
 def summaries(strategy: Any_) -> list[Summary]:
@@ -153,11 +163,14 @@ def at_end(strategy: Any_, heads: list[str]) -> Script[AtEnd]:
     model |= {name: np.asarray(means[name], np.float32) for name in like}
 
     strengths = {head: grid(head, numbers, "model" in model) for head in heads}
-    users = voters(strategy, "heads", job.progress.round, replies.users)
+    unseen = [user for user in replies.users if user not in strategy.progress.trained]
+    fresh = len(unseen) >= FEWEST_VOTERS
+    users = unseen if fresh else replies.users
+    users = voters(strategy, "heads", job.progress.round, users)
     own = {"share": np.array([shares[user] for user in users], np.float32)}
     ballot: Arrays = {"votes": np.zeros((2, sum(map(len, strengths.values()))), np.float32)}
     votes = yield from ask(strategy, "votes", users, Parcel(model, own), ballot)
-    return counted(model, strengths, votes)
+    return counted(model, strengths, votes, fresh)
 
 
 def ask(
@@ -192,11 +205,12 @@ def averaged(strategy: Any_, replies: Replies) -> tuple[Arrays, dict[str, float]
     return means, shares
 
 
-def counted(shared: Arrays, strengths: Mapping[str, list[Strength]], votes: Replies) -> AtEnd:
+def counted(
+    shared: Arrays, strengths: Mapping[str, list[Strength]], votes: Replies, unseen: bool
+) -> AtEnd:
     """The strength of each head that has the least loss on what the voters left out."""
     from corsage.solvers.losses.held_out import bounded
 
-    records = votes.metrics["num-examples"]
     rows = np.asarray(votes.rows["votes"], np.float64)  # (voters, 2, all strengths)
     mean = np.stack([bounded(rows[:, part].T).mean(1) for part in range(2)])
     chosen, left_out, start = {}, {}, 0
@@ -205,7 +219,7 @@ def counted(shared: Arrays, strengths: Mapping[str, list[Strength]], votes: Repl
         at = int(np.argmin(loss))
         chosen[head], left_out[head] = own[at], (float(loss[at]), float(error[at]))
         start += len(own)
-    return AtEnd(shared, chosen, left_out, len(votes.users), int(records.sum()))
+    return AtEnd(shared, chosen, left_out, len(votes.users), unseen)
 
 
 # The rows.
@@ -264,9 +278,11 @@ def line(strategy: Any_, found: AtEnd) -> str:
     """The head that `auto` is, and by what."""
     of_numbers = strategy.job.network.criterion.numbers
     each = ", ".join(f"{head} {said(found, head, of_numbers)}" for head in found.strengths)
+    whose = "users who were never drawn" if found.unseen else "training users"
+    seen = PRIOR in found.strengths and "model" in found.shared and not found.unseen
     return (
-        f"{strategy.name}+{AUTO} is {found.chosen()}, by records of {found.voters} training users "
-        f"that were left out: {each}"
+        f"{strategy.name}+{AUTO} is {found.chosen()}, by records of {found.voters} {whose}, each "
+        f"left out: {each}" + " (with a head that has seen them: no candidate)" * seen
     )
 
 

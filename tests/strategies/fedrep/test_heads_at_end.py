@@ -17,7 +17,7 @@ from corsage.networks.exact import closed_heads
 from corsage.networks.exact.closed_heads import EXACT, GAUSS, PRIOR, Means, Own, Strength
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Result
-from corsage.strategies.rounds.callbacks import Callback
+from tests.support.federations import Notes
 
 Arr = np.ndarray[Any, np.dtype[np.float64]]
 CLASSES, WIDTH = 4, 5
@@ -117,24 +117,14 @@ KEYS: dict[str, Any] = {
     "num-users": 6,
     "num-rounds": 2,
     "hidden": "8",
-    "fraction-train": 0.5,
+    "fraction-train": 0.33,
     "classes-per-user": 2,
     "fine-tune-epochs": 0,
     "end-heads": ["exact", "gauss", "prior", "auto"],
 }
 
 
-class Noted(Callback):
-    """Hears what a run says."""
-
-    def __init__(self) -> None:
-        self.text = ""
-
-    def on_note(self, strategy: str, text: str) -> None:
-        self.text += text
-
-
-def result(strategy: str, nodes: int = 1, noted: Noted | None = None, **keys: Any) -> Result:
+def result(strategy: str, nodes: int = 1, noted: Notes | None = None, **keys: Any) -> Result:
     """A small run."""
     config = {**KEYS, "strategy": strategy, **{k.replace("_", "-"): v for k, v in keys.items()}}
     return strategy_class(strategy)(config, [noted] if noted else []).start(LocalGrid(app, nodes))
@@ -164,10 +154,21 @@ def test_sums_far_from_all_others_are_set_aside_under_a_robust_rule() -> None:
     keys = {"num_users": 10, "fraction_train": 1.0, "end_heads": ["exact", "gauss"]}
     honest = result("fedavg", robust="median", **keys)
     with lying(EndHeadsClient, {"3"}, times(-1e4)):
-        found = result("fedavg", noted=(noted := Noted()), robust="median", **keys)
-    assert "user 3 set aside: far from all others" in noted.text
+        found = result("fedavg", noted=(noted := Notes()), robust="median", **keys)
+    assert "user 3 set aside: far from all others" in " ".join(noted.notes)
     for row in ("fedavg+exact", "fedavg+gauss"):
         assert found[row].score.mean > honest[row].score.mean - 0.05
+
+
+@pytest.mark.parametrize("rounds", [1, 12])
+def test_a_head_that_has_seen_the_records_is_no_candidate(rounds: int) -> None:
+    """After a round most users were never drawn, and vote; after twelve nobody is left."""
+    keys = {"num_users": 12, "num_rounds": rounds, "end_heads": "auto", "evaluate_every": 50}
+    result("fedavg", noted=(noted := Notes()), **keys)
+    assert ("users who were never drawn" in " ".join(noted.notes)) == (rounds == 1)
+    assert ("prior" in " ".join(noted.notes)) and ("no candidate" in " ".join(noted.notes)) == (
+        rounds == 12
+    )
 
 
 def test_what_has_no_heads_says_why() -> None:
@@ -176,9 +177,9 @@ def test_what_has_no_heads_says_why() -> None:
         ("fedavg", {"model": "linear"}, "the model is a head and nothing else"),
         ("fedavg", {"hidden": "8,8", "head": "fc2,fc3"}, "the head must be one linear layer"),
     ):
-        found = result(strategy, noted=(noted := Noted()), **{"num_rounds": 1, **keys})
+        found = result(strategy, noted=(noted := Notes()), **{"num_rounds": 1, **keys})
         assert [row.strategy for row in found.summaries] == [strategy]
-        assert f"no heads at the end (end-heads): {why}" in noted.text
+        assert f"no heads at the end (end-heads): {why}" in " ".join(noted.notes)
 
 
 def test_new_users_have_heads_and_numbers_have_one(capsys: pytest.CaptureFixture[str]) -> None:
