@@ -105,7 +105,10 @@ def measure(options: Options) -> Outcome:
             for row in once(name, seed, options):
                 rows.setdefault(row["strategy"], []).append(row)
         outcome.figures += figures(name, rows)
-        outcome.notes += [said(name, row, rows[row]) for row in ROWS if row in rows]
+        outcome.notes += [
+            f"{name}: accuracy, the worst tenth's, users worse off than alone, bytes, CPU"
+        ]
+        outcome.notes += [said(row, rows[row]) for row in ROWS if row in rows]
         outcome.results += [{"case": name, **one} for own in rows.values() for one in own]
     return outcome
 
@@ -180,14 +183,14 @@ def figures(name: str, rows: Mapping[str, list[Row]]) -> list[Figure]:
     return [*found, Figure(name, "fedavg+auto - fedavg+ft", lead, low=-noise)]
 
 
-def said(name: str, row: str, own: list[Row]) -> str:
+def said(row: str, own: list[Row]) -> str:
     """What else the table has of a row, in a line."""
     score = [one["accuracy"] for one in own]
     spread = f" ± {stdev(score):.1f}" if len(score) > 1 else ""
     worst, hurt, sent, cpu = (mean(o[k] for o in own) for k in ("worst10", "hurt", "bytes", "cpu"))
     return (
-        f"{name:10} {row:14} {mean(score):5.1f}{spread}, worst tenth {worst:4.1f}, "
-        f"hurt {hurt:4.1f}%, {sent / 1e6:6.1f} MB, {cpu:5.1f} CPU s"
+        f"{row:13} {mean(score):4.1f}{spread}, worst {worst:4.1f}, hurt {hurt:2.0f}%, "
+        f"{sent / 1e6:4.0f} MB, {cpu:3.0f} s"
     )
 
 

@@ -155,7 +155,7 @@ def test_sums_far_from_all_others_are_set_aside_under_a_robust_rule() -> None:
     honest = result("fedavg", robust="median", **keys)
     with lying(EndHeadsClient, {"3"}, times(-1e4)):
         found = result("fedavg", noted=(noted := Notes()), robust="median", **keys)
-    assert "user 3 set aside: far from all others" in " ".join(noted.notes)
+    assert "user 3 is set aside: far from all others" in " ".join(noted.notes)
     for row in ("fedavg+exact", "fedavg+gauss"):
         assert found[row].score.mean > honest[row].score.mean - 0.05
 
@@ -175,7 +175,7 @@ def test_what_has_no_heads_says_why() -> None:
     for strategy, keys, why in (
         ("local", {}, "local has no body that all users share"),
         ("fedavg", {"model": "linear"}, "the model is a head and nothing else"),
-        ("fedavg", {"hidden": "8,8", "head": "fc2,fc3"}, "the head must be one linear layer"),
+        ("fedavg", {"hidden": "8,8", "head": "fc2,head"}, "the head must be one linear layer"),
     ):
         found = result(strategy, noted=(noted := Notes()), **{"num_rounds": 1, **keys})
         assert [row.strategy for row in found.summaries] == [strategy]
