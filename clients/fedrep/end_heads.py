@@ -21,7 +21,7 @@ from corsage.core.messages.asked import ANY, Takes, floats
 from corsage.core.messages.fields import OneOf, Real
 from corsage.networks.batches import Examples
 from corsage.networks.exact import closed_heads
-from corsage.networks.exact.closed_heads import HEADS, Means, Own, Strength
+from corsage.networks.exact.closed_heads import CLOSED_HEADS, Means, Own, Strength
 from corsage.networks.exact.exact_heads import Designs, as_rows, as_theta, unpacked
 
 MOST_VOTED = 300
@@ -40,7 +40,7 @@ class EndHeadsClient(FedRepExactClient):
         },
         rows={"share": floats()},
         options={
-            "end-head": OneOf((*HEADS, "all")),
+            "end-head": OneOf((*CLOSED_HEADS, "all")),
             "ask": OneOf(("sums", "votes")),
             **dict.fromkeys(Strength._fields, Real(0, LARGEST_STRENGTH)),
         },
@@ -65,7 +65,7 @@ class EndHeadsClient(FedRepExactClient):
         """The loss and the error of every strength of each head, over records left out."""
         means, users = self.means(got), self.owns(got, data)
         numbers = self.network.criterion.numbers
-        heads = HEADS[:1] if numbers else HEADS
+        heads = CLOSED_HEADS[:1] if numbers else CLOSED_HEADS
         found = []
         for own, share in zip(users, np.asarray(got.rows["share"], np.float64), strict=True):
             others = means.without(Means.of(own.z, own.y), float(share))
@@ -117,7 +117,7 @@ class EndHeadsClient(FedRepExactClient):
         return self.network.criterion.outputs(self.task.num_classes)
 
     def means(self, got: Got) -> Means:
-        """What all users' records come to, as it came; UserError if it is of other features."""
+        """All users' sums, as they came; UserError if they are of other features."""
         second, first = got.shared["second"], got.shared["first"]
         d, classes = self.network.width + 1, self.task.num_classes or 1
         if second.shape != (d * (d + 1) // 2,) or first.shape != (classes, d):
@@ -128,7 +128,7 @@ class EndHeadsClient(FedRepExactClient):
 
 
 def with_body(client: EndHeadsClient, got: Got) -> Got:
-    """What came, with its body by name."""
+    """The message, with its body by name."""
     if "model" not in got.shared:
         return got
     body = got.shared["model"][client.network.body]

