@@ -69,6 +69,16 @@ LIFTS = {
         "strategies/fedrep/fedrep_exact",
         "fedrep-convex",
     ),
+    "heads at the end": Lift(
+        (
+            "clients/fedrep/end_heads.py",
+            "strategies/fedrep/heads_at_end.py",
+            "networks/exact/closed_heads.py",
+        ),
+        "strategy=fedavg end-heads=auto num-rounds=1",
+        "strategies/fedrep/heads_at_end",
+        "fedper",
+    ),
     "answer": Lift(("app/answer",), "fit", "app/answer", "ditto"),
     "combined": Lift(
         ("clients/parts/combined.py", "clients/knn_per.py", "strategies/knn_per.py"),
