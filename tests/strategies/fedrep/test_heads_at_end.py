@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ import torch
 import corsage
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
+from corsage.app.run.server_models import held
 from corsage.benchmarks.attack import lying, times
 from corsage.clients.fedrep.end_heads import EndHeadsClient
+from corsage.core.configuration.config import Config
 from corsage.networks.exact import closed_heads
 from corsage.networks.exact.closed_heads import (
     EXACT_HEAD,
@@ -24,6 +27,7 @@ from corsage.networks.exact.closed_heads import (
 )
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Result
+from tests.support.devices import Devices
 from tests.support.federations import Notes
 
 Arr = np.ndarray[Any, np.dtype[np.float64]]
@@ -204,3 +208,16 @@ def test_new_users_have_heads_and_numbers_have_one(capsys: pytest.CaptureFixture
     assert [*run][-2:] == ["fedavg+exact", "fedavg+auto"]
     assert run["fedavg+exact"].score.mean < 0.7 * run["fedavg"].score.mean
     assert "there is exact alone" in capsys.readouterr().err
+
+
+def test_devices_answer_as_a_simulation_does(tmp_path: Path) -> None:
+    """Through what a device admits; the server has no file of models that it does not know."""
+    keys = {"num-users": 3, "num-nodes": 3, "new-users": 0.34, "end-heads": ["gauss", "auto"]}
+    config = Config.parse({**KEYS, **keys, "num-rounds": 1, "strategy": "fedper"})
+    strategy = strategy_class("fedper")(config)
+    found = strategy.start(Devices(tmp_path, config))
+    wanted = strategy_class("fedper")(config).start(LocalGrid(app, 3))
+    for row in ("fedper+gauss", "fedper+auto", "fedper+gauss+new"):
+        assert found[row].per_user == wanted[row].per_user
+    own = held(strategy, strategy.deliveries["fedper+gauss"])
+    assert len(own) < 2000 < strategy.state.body.nbytes
