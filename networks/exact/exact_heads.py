@@ -25,6 +25,8 @@ from corsage.networks.network import Network
 
 HEATS: Floats = np.geomspace(0.5, 64.0, 29)
 """Factors that scores may be multiplied by before the softmax."""
+RIVALS = 3
+"""Heads, their centre and the most frequent class: what is told by each."""
 
 
 @dataclass(frozen=True)
@@ -150,12 +152,17 @@ def left_out(z: Tensor, y: Tensor, w: Tensor, gamma: float) -> Tensor:
 
 
 def calibration(of: Designs, centres: Floats, gamma: float) -> Floats:
-    """Each user's cross-entropy on records that were left out, for all of HEATS (n, heats)."""
+    """Each user's cross-entropy on records that were left out, for all of HEATS; then the share of
+    them that is wrong by its head, by its centre alone, and by its most frequent class.
+    """
     found = []
     for (z, y, labels), w in zip(of.exact(), centres, strict=True):
-        scores = left_out(z, y, torch.from_numpy(w).to(z.device), gamma)
+        centre = torch.from_numpy(w).to(z.device)
+        scores = left_out(z, y, centre, gamma)
         losses = [F.cross_entropy(heat * scores, labels) for heat in HEATS.tolist()]
-        found.append(torch.stack(losses))
+        each = (scores, z @ centre, y.sum(0) - y)
+        wrong = [(one.argmax(1) != labels).double().mean() for one in each]
+        found.append(torch.stack([*losses, *wrong]))
     return torch.stack(found).cpu().numpy()
 
 

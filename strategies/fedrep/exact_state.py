@@ -37,6 +37,7 @@ class FedRepExactState(BodyState):
     at_boundary : whether rho is at an end of where it is looked for.
     projected : whether the body's first layer was set.
     aside : users whose moments are too far from the others' to count; nor do their sums.
+    told_right : of some users' left-out records the share that heads tell, and what is simpler.
     """
 
     wbar: Floats32
@@ -54,6 +55,13 @@ class FedRepExactState(BodyState):
     at_boundary: bool = False
     projected: bool = False
     aside: list[str] = field(default_factory=list)
+    told_right: list[float] = field(default_factory=list)
+
+    def rivals(self) -> str:
+        """The shares of left-out records that heads tell, and what they must be better than."""
+        names = "heads", "their centre alone", "each user's most frequent class"
+        each = zip(names, self.told_right, strict=True)
+        return ", ".join(f"{name} {right:.1%}" for name, right in each)
 
     def told(self) -> dict[str, float]:
         """gamma, infinite before anything is known, sigma^2, the heat, the multinomial pull."""
@@ -80,6 +88,8 @@ class FedRepExactState(BodyState):
             ("users' sums", str(self.answered)),
             ("scores are multiplied by", f"{self.heat:.3g}"),
         ]
+        if self.told_right:
+            rows.append(("told of left-out training records", self.rivals()))
         if self.pull:
             rows.append(("pull of the multinomial loss", f"{self.pull:.3g}"))
             rows.append(("left of a record's loss, at most", f"{self.left:.2g}"))

@@ -62,6 +62,9 @@ if TYPE_CHECKING:
     from corsage.solvers.known_clusters.variances.shared_rows import Rows, Shared
 
 
+BETTER = "train a body: strategy=fedavg with end-heads=auto, or strategy=local"
+
+
 class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
     """The server: it holds the body phi, w_j, wbar and the variances."""
 
@@ -176,7 +179,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
 
     def _solve(self, number: int) -> Script[Replies]:
         """Sums, variances and centres; of classes also the heat."""
-        from corsage.networks.exact.exact_heads import HEATS, as_rows, as_theta
+        from corsage.networks.exact.exact_heads import HEATS, RIVALS, as_rows, as_theta
         from corsage.solvers.known_clusters.variances.shared_rows import fit
 
         network, users = self.job.network, self.members.users
@@ -197,11 +200,17 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         middle, w = as_rows(network, found.wbar[None])[0], as_rows(network, found.w)
         self.state = self._after(found, names, middle, w, len(answered))
         if not network.criterion.numbers:
-            like = {"calibration": np.zeros(len(HEATS), np.float32)}
+            like = {"calibration": np.zeros(len(HEATS) + RIVALS, np.float32)}
             some = voters(self, "calibration", number, answered)
             answers = yield from self.ask("calibration", some, number, template=like)
-            heat = float(HEATS[least(answers.rows["calibration"])])
-            self.state = replace(self.state, heat=heat)
+            columns = np.asarray(answers.rows["calibration"], np.float64)
+            heat = float(HEATS[least(columns[:, : len(HEATS)])])
+            told = (1 - columns[:, len(HEATS) :].mean(0)).tolist()
+            self.state = replace(self.state, heat=heat, told_right=told)
+            if told[0] < max(told[1:]):
+                self.job.note(
+                    f"its heads lose: of left-out records {self.state.rivals()}; {BETTER}"
+                )
         if self.keys.fedrep_exact_loss == "multinomial":
             yield from refine(self, number, dict(zip(answered, limits(rows), strict=True)))
         return replies
