@@ -71,9 +71,10 @@ STOPS = (
     Stop(
         "1-heads",
         "A common body, a personal head: the digits, three classes a user",
-        "strategy=fedrep,fedavg,local classes-per-user=3",
+        "strategy=fedrep,fedavg,local classes-per-user=3 end-heads=auto",
         "One model for all has {fedavg}, users alone {local}; a common body with heads of their "
-        "own {fedrep}, and one model whose head each user tunes {fedavg+ft}.",
+        "own {fedrep}, one model whose head each user tunes {fedavg+ft}, and with heads in closed "
+        "form {fedavg+auto}.",
     ),
     Stop(
         "2-known",

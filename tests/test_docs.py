@@ -302,7 +302,7 @@ def test_the_tour_is_what_the_readme_shows(
     words, links = " ".join(out.split()), (folder / "tour.html").read_text()
     for stop in STOPS:
         results = json.loads((folder / stop.name / "summary.json").read_text())["results"]
-        assert 3 <= len(results) <= 6
+        assert 3 <= len(results) <= 8
         assert stop.sentence(results) in words
         assert f'href="{stop.name}/report.html"' in links
         assert (folder / stop.name / "report.html").is_file()

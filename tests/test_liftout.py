@@ -18,7 +18,7 @@ import corsage
 ROOT = Path(corsage.__path__[0])
 FLOORS = ("app", "clients", "core", "datasets", "networks", "solvers", "strategies")
 FIRST = "strategy=fedrep,fedavg,local classes-per-user=3"
-"""The first comparison of the README's tour, as the tour prints it."""
+"""The first comparison of the README's tour, without what attaches to it."""
 
 
 @dataclass(frozen=True)

