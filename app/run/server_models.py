@@ -18,12 +18,12 @@ from corsage.clients.base import Client, Got, Models
 from corsage.core.arrays import Arrays
 from corsage.core.configuration.data_keys import BY_USER
 from corsage.core.errors import CorsageError
-from corsage.core.messages.wire import Task, decode_task
+from corsage.core.messages.wire import END_HEAD, Task, decode_task
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.evaluations import AUTO_BYTES, Delivery
 from corsage.strategies.rounds.outgoing import task_for
 
-OWN_AT_END = {"adapt", "fine-tune", "end-head"}
+OWN_AT_END = {"adapt", "fine-tune", END_HEAD}
 """Options of evaluations for which users find a model of their own."""
 
 

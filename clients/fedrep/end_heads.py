@@ -19,6 +19,7 @@ from corsage.core.arrays import Array, Floats32
 from corsage.core.errors import UserError
 from corsage.core.messages.asked import ANY, Takes, floats
 from corsage.core.messages.fields import OneOf, Real
+from corsage.core.messages.wire import END_HEAD
 from corsage.networks.batches import Examples
 from corsage.networks.exact import closed_heads
 from corsage.networks.exact.closed_heads import CLOSED_HEADS, Means, Own, Strength
@@ -40,7 +41,7 @@ class EndHeadsClient(FedRepExactClient):
         },
         rows={"share": floats()},
         options={
-            "end-head": OneOf((*CLOSED_HEADS, "all")),
+            END_HEAD: OneOf((*CLOSED_HEADS, "all")),
             "ask": OneOf(("sums", "votes")),
             **dict.fromkeys(Strength._fields, Real(0, LARGEST_STRENGTH)),
         },
@@ -80,7 +81,7 @@ class EndHeadsClient(FedRepExactClient):
 
     def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
         """The same for a new user: its head needs no epochs."""
-        name, means = str(got.options["end-head"]), self.means(got)
+        name, means = str(got.options[END_HEAD]), self.means(got)
         strength = Strength(**{n: float(got.options[n]) for n in Strength._fields})
         users = self.owns(got, data)
         found = [self.theta(got, name, own, means, strength) for own in users]

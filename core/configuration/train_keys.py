@@ -55,10 +55,9 @@ class TrainKeys(Keys):
     )
     end_heads: tuple[str, ...] = key(
         (),
-        "heads in closed form over the body that was trained, several with commas, each a row "
-        "(fedavg+exact): exact (a ridge to all users' head), gauss (class means drawn to all "
-        "users'), prior (all users' head, and the user's class frequencies), auto (the one that "
-        "tells training records best that are left out)",
+        "heads in closed form over the trained body, each a row (fedavg+exact): exact (a ridge to "
+        "all users'), gauss (Gaussian classes), prior (the user's class frequencies), auto (what "
+        "tells left-out training records best)",
         choices=("exact", "gauss", "prior", "auto"),
     )
     batch_size: int = key(

@@ -26,7 +26,7 @@ from corsage.core.arrays import Arrays
 from corsage.core.errors import RoundFailed
 from corsage.core.messages.replies import Replies
 from corsage.core.messages.schema import Schema
-from corsage.core.messages.wire import ROWS_BY_USER
+from corsage.core.messages.wire import END_HEAD, ROWS_BY_USER
 from corsage.core.pairs.hurt import NEW_SUFFIX
 from corsage.strategies.fedrep.exact_sums import MOST_NUMBERS, means_of_most
 from corsage.strategies.fedrep.softmax_centres import voters
@@ -183,13 +183,12 @@ def ask(
 ) -> Script[Replies]:
     """One exchange; sums come one a user where a robust rule is to look at them."""
     job = strategy.job
-    options: dict[str, Any] = {"end-head": "all", "ask": what}
+    options: dict[str, Any] = {END_HEAD: "all", "ask": what}
     each = job.config.robust.on or what == "votes"
     size = each * len(users) * sum(array.size for array in like.values())
     if size > MOST_NUMBERS:
         raise RoundFailed(
-            f"{size:,} numbers of users' sums are too many to look at each: robust=none makes "
-            "these rows"
+            f"{size:,} numbers of users' sums are too many to look at each under a robust rule"
         )
     if each:
         options[ROWS_BY_USER] = True
@@ -237,7 +236,7 @@ def counted(
 def rows_of(strategy: Any_, found: AtEnd, end: str, head: str) -> list[Summary]:
     """The row of a head, and that of new users, if there are any."""
     name = f"{strategy.name}+{end}"
-    more = {"end-head": head, **found.strengths[head]._asdict()}
+    more = {END_HEAD: head, **found.strengths[head]._asdict()}
     own = summarised(name, strategy, evaluated(strategy, found, name, more))
     rows, cases = [replace(own, findings=[finding(strategy, found, name, head)])], []
     wanted = strategy.config.new.cases if strategy.config.new.wanted else []
