@@ -58,11 +58,12 @@ ENDS_THE_RUN, ENDS_THE_STRATEGY = 1010, 1011
 states, or the strategy, whose states are damaged. A device has no such say.
 """
 ROW_OPTION, DELIVER_OPTION, ROOM_OPTION, OUTCOMES = "row", "deliver", "room", "outcomes"
-END_HEAD = "end-head"
 """Options of evaluations: of which row of the table, whether it is the one that the table shows,
 and then how many bytes each user's model may take in the run folder, and how many sums of its test
 samples (core/pairs.py) each user reports.
 """
+END_HEAD = "end-head"
+"""The head in closed form that a message after the last round is of."""
 FINGERPRINT = 32
 """Characters of the fingerprint of what of the model nobody trains."""
 MOST_MODEL_CLASSES, MOST_SIDES = 100_000, 8
