@@ -61,7 +61,19 @@ class Users:
         known = [data.clusters[user] for user in self.names]
         self.clusters = sorted(set(known), key=lambda name: (len(name), name))
         self.cluster = np.array([self.clusters.index(name) for name in known])
-        self.n, self.k, self.d = len(self.names), len(self.clusters), self.x.shape[2]
+        self.outputs = data.num_classes if data.num_classes > 2 else 1
+        self.n, self.k = len(self.names), len(self.clusters)
+        self.d = self.outputs * self.x.shape[2]
+
+    def softmax(self, theta: Floats, x: Floats, y: Floats) -> Floats:
+        """The gradient of the cross-entropy on rows x (u, m, p) at theta = [W, b] (u, P)."""
+        classes = np.arange(self.outputs)
+        w, b = np.split(theta, [self.outputs * (x.shape[2] - 1)], axis=1)
+        scores = x[..., :-1] @ w.reshape(len(w), self.outputs, x.shape[2] - 1).swapaxes(1, 2) + b[:, None]
+        told = np.exp(scores - scores.max(2, keepdims=True))
+        told = told / told.sum(2, keepdims=True) - (y[..., None] == classes)
+        inner = told.swapaxes(1, 2) @ x
+        return np.concatenate([inner[..., :-1].reshape(w.shape), inner[..., -1]], 1)
 
     def slopes(self, scores: Floats, y: Floats) -> Floats:
         """phi', of the logistic loss or of half the squared error."""
@@ -70,12 +82,14 @@ class Users:
     def gradient(self, theta: Floats, users: NDArray[np.int64]) -> Floats:
         """nabla f_i of some users at their rows of theta; f_i is a sum."""
         x = self.x[users]
+        if self.outputs > 1:
+            return self.softmax(theta, x, self.y[users])
         slopes = self.slopes(np.einsum("umd,ud->um", x, theta), self.y[users])
         return np.einsum("um,umd->ud", slopes, x)
 
     def smoothness(self) -> float:
         """The largest L_i."""
-        bound = 0.25 if self.classes else 1.0
+        bound = 0.5 if self.outputs > 1 else 0.25 if self.classes else 1.0
         return bound * float(np.linalg.eigvalsh(np.einsum("umd,ume->ude", self.x, self.x)).max())
 
     def convexity(self) -> float:

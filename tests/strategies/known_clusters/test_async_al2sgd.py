@@ -49,6 +49,8 @@ def sampled(users: Users, seed: int) -> Any:
     def sample(t: int, theta: Floats, chosen: NDArray[np.int64]) -> Floats:
         drawn = (uniforms(keys, t) * m).astype(np.int64)[chosen]
         x, y = users.x[chosen, drawn], users.y[chosen, drawn]
+        if users.outputs > 1:
+            return m * users.softmax(theta, x[:, None], y[:, None])
         return m * users.slopes((x * theta).sum(1), y)[:, None] * x
 
     return sample
@@ -60,7 +62,7 @@ def naive(
     """All users after so many single iterations from 0, under the settings of Theorem 4.3."""
     smooth, m = users.smoothness(), users.x.shape[1]
     if oracle == "sample":
-        bound = 0.25 if users.classes else 1.0
+        bound = 0.5 if users.outputs > 1 else 0.25 if users.classes else 1.0
         smooth = m * bound * float(np.square(users.x).sum(2).max())
     p_0, p = probabilities(found, smooth)
     p_0, p = chosen.get("p0", p_0), np.full(found.k, chosen["p"]) if "p" in chosen else p
@@ -74,6 +76,16 @@ def naive(
 
 SOME = {"known_p0": 0.2, "known_p": 0.4, "al2sgd_rho": 0.1}
 ONE_COIN = {"known_p0": 0.2, "known_p": 0, "al2sgd_rho": 0.1}
+IRISES: dict[str, Any] = {
+    "dataset": "npz",
+    "loss": "cross-entropy",
+    "user_column": "user",
+    "cluster_column": "cluster",
+    "test_fraction": 0.25,
+    "label_column": "y",
+    "users_per_cluster": 20,
+    "scale": "none",
+}
 CASES = [
     # data, gamma, clusters of unequal sizes, oracle, nodes, iterations, keys
     (HIERARCHICAL, "number", False, "full", 1, 3_000, {}),
@@ -84,7 +96,20 @@ CASES = [
     (LOGISTIC, "number", True, "sample", 1, 800, {}),
     (LOGISTIC, "cluster", False, "full", 4, 100, ONE_COIN),
     (LOGISTIC, "user", True, "sample", 12, 60, SOME),
+    (IRISES, "number", False, "full", 3, 300, SOME),
+    (IRISES, "user", False, "sample", 12, 80, SOME),
 ]
+
+
+def several(folder: Path) -> str:
+    """Twelve users in three clusters, twelve records of four features in three classes each."""
+    rng = np.random.default_rng(5)
+    user = np.repeat(np.arange(12), 12)
+    x, cluster = rng.normal(size=(len(user), 4)), user % 3
+    far = rng.normal(size=(3, 4, 3))[cluster] + rng.gumbel(size=(len(user), 1, 3))
+    y = (x[:, None] @ far)[:, 0].argmax(1)
+    np.savez(folder / "several.npz", x=x, y=y, user=user, cluster=cluster)
+    return str(folder / "several.npz")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -93,6 +118,8 @@ def test_a_coalesced_run_is_the_naive_one(case: Any, seen: Seen, tmp_path: Path)
     data, gamma, unequal, oracle, nodes, iterations, keys = case
     if unequal:
         data = {**data, "cluster_map": written(tmp_path, UNEVEN)}
+    if data is IRISES:
+        data = {**data, "data_file": several(tmp_path)}
     users = users_of("async-al2sgd", **data)
     values, text = strengths(gamma, users, tmp_path)
     more = {"known_gamma": text, "known_lambda": 0.8, "al2sgd_oracle": oracle}
