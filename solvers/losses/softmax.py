@@ -27,6 +27,8 @@ from corsage.solvers.losses.users_newton import Functions, lengths, thin
 
 BOUND = 0.5
 """The largest curvature in a sample's scores."""
+MOST_WITH_MATRICES = 600
+"""Numbers of a user's model, along the axes of its rows, up to which systems are solved at once."""
 LOOSE, TIGHT, MOST_PRODUCTS = 0.1, 1e-3, 500
 """What conjugate gradients may leave of a gradient: at first, and near the end; when they stop."""
 
@@ -186,11 +188,7 @@ class SoftmaxBlock:
 
     def hessian(self, x: Tensor) -> Tensor:
         """The Hessian (users, d, d)."""
-        told, (users, _, d) = self._scores(x).softmax(2), self.a.shape
-        crossed = (told[..., None] * self.a[:, :, None]).flatten(2)
-        h = -torch.bmm(crossed.mT, crossed).view(users, self.classes, d, self.classes, d)
-        for c in range(self.classes):
-            h[:, c, :, c] += torch.bmm((told[..., c, None] * self.a).mT, self.a)
+        h = curved(self._scores(x).softmax(2), self.a)
         return self._laid(self.share[..., None, None] * h)
 
     def trace(self, x: Tensor) -> Tensor:
@@ -292,6 +290,14 @@ class SoftmaxBlock:
 
         def solve(z: Tensor, damping: Tensor, right: Tensor) -> Tensor:
             told = torch.bmm(rows, models(z).mT).softmax(2)
+            if right.shape[1] <= MOST_WITH_MATRICES:
+                h = (self.share[..., None, None] * curved(told, rows * unit)).flatten(3)
+                h = h.flatten(1, 2)
+                own = (weight * unit * unit).expand(shape).flatten(1) + damping[:, None]
+                flat_axes = (s <= 0)[:, None].expand(shape).flatten(1)
+                h.diagonal(dim1=1, dim2=2).add_(torch.where(flat_axes, 1, own))
+                h.view(*shape, *shape[1:]).diagonal(dim1=2, dim2=4).add_(1 / self.classes)
+                return solved(h, right)
 
             def product(p: Tensor) -> Tensor:
                 at = models(p)
@@ -326,6 +332,25 @@ def slopes(scores: Tensor, y: Tensor) -> Tensor:
     """softmax - y; of the right class as what the others have, which may be far below 1."""
     others = scores.softmax(-1) * (1 - y)
     return others - y * others.sum(-1, keepdim=True)
+
+
+def curved(told: Tensor, a: Tensor) -> Tensor:
+    """sum_j (diag p_j - p_j p_j') x a_j a_j' (users, C, d, C, d), for probabilities p."""
+    (users, _, d), classes = a.shape, told.shape[2]
+    crossed = (told[..., None] * a[:, :, None]).flatten(2)
+    h = -torch.bmm(crossed.mT, crossed).view(users, classes, d, classes, d)
+    for c in range(classes):
+        h[:, c, :, c] += torch.bmm((told[..., c, None] * a).mT, a)
+    return h
+
+
+def solved(h: Tensor, right: Tensor) -> Tensor:
+    """h^-1 right; by rounding h may have eigenvalues that are not above 0."""
+    factor, bad = torch.linalg.cholesky_ex(h)
+    if bad.any():
+        step: Tensor = torch.linalg.solve_ex(h, right)[0]
+        return step
+    return torch.cholesky_solve(right[..., None], factor)[..., 0]
 
 
 def conjugate_gradients(
