@@ -37,8 +37,30 @@ HIERARCHICAL: dict[str, Any] = {
     "samples_per_user": 5,
 }
 LOGISTIC: dict[str, Any] = {"dataset": "ellipses", "loss": "logistic"}
+SEVERAL: dict[str, Any] = {
+    "dataset": "npz",
+    "loss": "cross-entropy",
+    "user_column": "user",
+    "cluster_column": "cluster",
+    "label_column": "y",
+    "test_fraction": 0.25,
+    "users_per_cluster": 20,
+    "scale": "none",
+}
+"""Keys for `several`, which is their data file."""
 UNEVEN = {"a": list("01234"), "b": ["5", "6", "7", "8"], "c": ["9", "10"], "d": ["11"]}
 """Clusters of different sizes, one of which is a single user."""
+
+
+def several(folder: Path) -> str:
+    """Twelve users in three clusters, twelve records of four features in three classes each."""
+    rng = np.random.default_rng(5)
+    user = np.repeat(np.arange(12), 12)
+    x, cluster = rng.normal(size=(len(user), 4)), user % 3
+    far = rng.normal(size=(3, 4, 3))[cluster] + rng.gumbel(size=(len(user), 1, 3))
+    y = (x[:, None] @ far)[:, 0].argmax(1)
+    np.savez(folder / "several.npz", x=x, y=y, user=user, cluster=cluster)
+    return str(folder / "several.npz")
 
 
 class Users:

@@ -24,11 +24,13 @@ from tests.support.grids import Watched
 from tests.support.known_users import (
     HIERARCHICAL,
     LOGISTIC,
+    SEVERAL,
     UNEVEN,
     Floats,
     Seen,
     Users,
     far,
+    several,
     strengths,
     users_of,
     written,
@@ -76,16 +78,6 @@ def naive(
 
 SOME = {"known_p0": 0.2, "known_p": 0.4, "al2sgd_rho": 0.1}
 ONE_COIN = {"known_p0": 0.2, "known_p": 0, "al2sgd_rho": 0.1}
-IRISES: dict[str, Any] = {
-    "dataset": "npz",
-    "loss": "cross-entropy",
-    "user_column": "user",
-    "cluster_column": "cluster",
-    "test_fraction": 0.25,
-    "label_column": "y",
-    "users_per_cluster": 20,
-    "scale": "none",
-}
 CASES = [
     # data, gamma, clusters of unequal sizes, oracle, nodes, iterations, keys
     (HIERARCHICAL, "number", False, "full", 1, 3_000, {}),
@@ -96,20 +88,9 @@ CASES = [
     (LOGISTIC, "number", True, "sample", 1, 800, {}),
     (LOGISTIC, "cluster", False, "full", 4, 100, ONE_COIN),
     (LOGISTIC, "user", True, "sample", 12, 60, SOME),
-    (IRISES, "number", False, "full", 3, 300, SOME),
-    (IRISES, "user", False, "sample", 12, 80, SOME),
+    (SEVERAL, "number", False, "full", 3, 300, SOME),
+    (SEVERAL, "user", False, "sample", 12, 80, SOME),
 ]
-
-
-def several(folder: Path) -> str:
-    """Twelve users in three clusters, twelve records of four features in three classes each."""
-    rng = np.random.default_rng(5)
-    user = np.repeat(np.arange(12), 12)
-    x, cluster = rng.normal(size=(len(user), 4)), user % 3
-    far = rng.normal(size=(3, 4, 3))[cluster] + rng.gumbel(size=(len(user), 1, 3))
-    y = (x[:, None] @ far)[:, 0].argmax(1)
-    np.savez(folder / "several.npz", x=x, y=y, user=user, cluster=cluster)
-    return str(folder / "several.npz")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -118,7 +99,7 @@ def test_a_coalesced_run_is_the_naive_one(case: Any, seen: Seen, tmp_path: Path)
     data, gamma, unequal, oracle, nodes, iterations, keys = case
     if unequal:
         data = {**data, "cluster_map": written(tmp_path, UNEVEN)}
-    if data is IRISES:
+    if data is SEVERAL:
         data = {**data, "data_file": several(tmp_path)}
     users = users_of("async-al2sgd", **data)
     values, text = strengths(gamma, users, tmp_path)
