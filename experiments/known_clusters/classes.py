@@ -166,7 +166,9 @@ def several(options: Options, folder: Path) -> list[Figure]:
     found, path = list[Figure](), folder / "several.npz"
     seeds = options.seeds or (0,)
     for dataset in ("digits",) if options.quick else ("digits", "fashion-mnist"):
-        for classes, records in [(3, 10)] if options.quick else [(2, 10), (3, 28), (5, 10), (5, 28)]:
+        for classes, records in (
+            [(3, 10)] if options.quick else [(2, 10), (3, 28), (5, 10), (5, 28)]
+        ):
             rows: dict[str, list[float]] = {}
             for seed in seeds:
                 dealt(dataset, classes, records, seed, path)

@@ -2,9 +2,9 @@
 
 theta_i = [W, b], as `torch.nn.Linear(p, C)` is when flattened: a row for each class and none for
 reference. What is added to all classes alike changes no probability; methods that begin at 0 keep
-the sum over classes at 0. Where the Hessian is too large for a matrix its products do: the curvature
-is at most (I - 11'/C)/2 for each sample, whatever the scores are (Böhning 1992), so in the axes and
-units of that bound conjugate gradients need few of them.
+the sum over classes at 0. Minimisers are sought along the axes of a user's own rows, in units in
+which the bound on the curvature, (I - 11'/C)/2 for each sample (Böhning 1992), is 1; where there
+are many of them by conjugate gradients, which take products with the Hessian.
 """
 
 from __future__ import annotations
@@ -353,9 +353,7 @@ def solved(h: Tensor, right: Tensor) -> Tensor:
     return torch.cholesky_solve(right[..., None], factor)[..., 0]
 
 
-def conjugate_gradients(
-    product: Callable[[Tensor], Tensor], right: Tensor, left: Tensor
-) -> Tensor:
+def conjugate_gradients(product: Callable[[Tensor], Tensor], right: Tensor, left: Tensor) -> Tensor:
     """x of product(x) = right for every user (n, d), as long as |rest| is above left |right|."""
     x, rest = torch.zeros_like(right), right
     along, size = right, right.square().sum(1)

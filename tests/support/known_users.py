@@ -91,7 +91,10 @@ class Users:
         """The gradient of the cross-entropy on rows x (u, m, p) at theta = [W, b] (u, P)."""
         classes = np.arange(self.outputs)
         w, b = np.split(theta, [self.outputs * (x.shape[2] - 1)], axis=1)
-        scores = x[..., :-1] @ w.reshape(len(w), self.outputs, x.shape[2] - 1).swapaxes(1, 2) + b[:, None]
+        scores = (
+            x[..., :-1] @ w.reshape(len(w), self.outputs, x.shape[2] - 1).swapaxes(1, 2)
+            + b[:, None]
+        )
         told = np.exp(scores - scores.max(2, keepdims=True))
         told = told / told.sum(2, keepdims=True) - (y[..., None] == classes)
         inner = told.swapaxes(1, 2) @ x
