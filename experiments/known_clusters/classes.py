@@ -128,10 +128,10 @@ def one(shape: Shape, seed: int, folder: Path, ways: Mapping[str, Mapping[str, A
     }
 
 
-USERS, TESTED, COMPONENTS = 50, 30, 20
+PEOPLE, TESTED, COMPONENTS = 50, 30, 20
 MOST_CPU = 20.0
 """Seconds that a strategy may take on several classes."""
-SEVERAL: dict[str, dict[str, Any]] = {
+OF_SEVERAL_CLASSES: dict[str, dict[str, Any]] = {
     "local": {"num-rounds": 50, "fraction-train": 1.0, "lr": 0.05},
     "fedavg": {"num-rounds": 50, "fraction-train": 1.0, "lr": 0.05, "fine-tune-epochs": 10},
     "async-al2sgd": {
@@ -146,9 +146,9 @@ SEVERAL: dict[str, dict[str, Any]] = {
 def dealt(dataset: str, classes: int, records: int, seed: int, path: Path) -> None:
     """A file of users with so many classes and training records each."""
     config = Config.parse(
-        {"dataset": dataset, "num-users": USERS, "classes-per-user": classes, "model": "linear"}
+        {"dataset": dataset, "num-users": PEOPLE, "classes-per-user": classes, "model": "linear"}
     )
-    data = simulated(config.data, USERS, seed)
+    data = simulated(config.data, PEOPLE, seed)
     users = [data[user] for user in data.users]
     x = [np.concatenate([u.x_train[:records], u.x_test[:TESTED]]) for u in users]
     y = [np.concatenate([u.y_train[:records], u.y_test[:TESTED]]) for u in users]
@@ -157,7 +157,7 @@ def dealt(dataset: str, classes: int, records: int, seed: int, path: Path) -> No
     if rows.shape[1] > 100:
         rows = rows @ np.linalg.svd(rows, full_matrices=False)[2][:COMPONENTS].T
         rows /= rows.std()
-    user = np.repeat(np.arange(USERS), [len(own) for own in y])
+    user = np.repeat(np.arange(PEOPLE), [len(own) for own in y])
     np.savez(path, x=rows, y=np.concatenate(y), user=user)
 
 
@@ -172,7 +172,7 @@ def several(options: Options, folder: Path) -> list[Figure]:
             rows: dict[str, list[float]] = {}
             for seed in seeds:
                 dealt(dataset, classes, records, seed, path)
-                for name, own in SEVERAL.items():
+                for name, own in OF_SEVERAL_CLASSES.items():
                     for row, value in judged(name, own, path, records).items():
                         rows.setdefault(row, []).append(value)
             case = f"{dataset}, {classes} classes, {records} records"

@@ -24,9 +24,9 @@ from corsage.solvers.convex_clustering.splitting import (
 )
 from corsage.solvers.losses.held_out import HeldOut, bounded
 
-STEP, MOST_STEPS, ROUNDS = 1 / 3, 8, 6
+LESS_EACH_TIME, MOST_LAMBDAS, ROUNDS_EACH = 1 / 3, 8, 6
 """From a lambda to the next; how many; rounds at each."""
-WORSE = 2
+WORSE_IN_A_ROW = 2
 """Lambdas in a row that are worse than the best end the path."""
 
 
@@ -42,9 +42,9 @@ def best_lambda(users: HeldOut, edges: Edges, facts: Facts, d: int) -> float:
     lam = max(2 * float(norms(slope - slope.mean(0)).max()) / (pairs + 1), np.finfo(float).tiny)
     start, held, lams = DrState.zeros(n, edges, d), list[Floats](), list[float]()
     state = Splitting(start.s, start.y, start.mu, 1.0)
-    for _ in range(MOST_STEPS):
+    for _ in range(MOST_LAMBDAS):
         state = begun(state, start_rho(facts.curvature, facts.slope, lam * pairs))
-        for _ in range(ROUNDS):
+        for _ in range(ROUNDS_EACH):
             everybody = np.arange(n)
             at = torch.from_numpy(request(state, everybody))
             x = losses.prox(at, state.rho).numpy()
@@ -52,13 +52,13 @@ def best_lambda(users: HeldOut, edges: Edges, facts: Facts, d: int) -> float:
         held.append(users.evaluate(state.y, HOLD_OUT))
         lams.append(lam)
         scores = np.nanmean(bounded(np.stack(held)), axis=1)
-        if len(lams) - 1 - int(scores.argmin()) >= WORSE:
+        if len(lams) - 1 - int(scores.argmin()) >= WORSE_IN_A_ROW:
             break
-        lam *= STEP
+        lam *= LESS_EACH_TIME
     return lams[int(scores.argmin())]
 
 
 def begun(state: Splitting, rho: float) -> Splitting:
     """The same models, and as much of the pull on them as the next lambda can have."""
-    pull = STEP * state.rho * (state.s - state.y)
-    return replace(state, s=state.y + pull / rho, mu=STEP * state.mu, rho=rho)
+    pull = LESS_EACH_TIME * state.rho * (state.s - state.y)
+    return replace(state, s=state.y + pull / rho, mu=LESS_EACH_TIME * state.mu, rho=rho)

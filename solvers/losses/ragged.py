@@ -134,7 +134,7 @@ class Ragged(Generic[B]):
         return self._rows(self.features[rows]), self.labels[rows]
 
     def _times(self) -> Tensor:
-        """What a single sample's loss is multiplied by, for their mean to be f_i (n,)."""
+        """The factor of a single sample's loss, for their mean to be f_i (n,)."""
         count = torch.from_numpy(self.counts).to(self.features)
         return count if self.scale == "sum" else torch.ones_like(count)
 
