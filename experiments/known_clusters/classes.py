@@ -138,7 +138,9 @@ OF_SEVERAL_CLASSES: dict[str, dict[str, Any]] = {
         "known-missing": "all", "known-gamma": 0.1, "known-lambda": 0.1, "known-p0": 0.02,
         "known-p": 0.02, "known-iterations": 1000,
     },
-    "convex-clustering": {"ridge": 0.001, "fraction-train": 1.0, "num-rounds": 15, "convex-tolerance": 1e-3},
+    "convex-clustering": {
+        "ridge": 0.001, "fraction-train": 1.0, "num-rounds": 15, "convex-tolerance": 1e-3,
+    },
 }  # fmt: skip
 """The strategies of several classes, and their keys; nobody tuned them."""
 
