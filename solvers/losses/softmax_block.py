@@ -160,7 +160,8 @@ class SoftmaxBlock:
         """The sum of the sizes of a gradient's terms at 0, in units."""
         steep = (1 - 1 / self.classes) ** 0.5
         sizes: Tensor = (unit * self._axes[0]).norm(dim=2).sum(1)
-        return self.share[:, 0, 0] * steep * sizes
+        force: Tensor = self.share[:, 0, 0] * (steep * sizes)
+        return force
 
     def _along(
         self, weight: Tensor, pull: Tensor, start: Tensor, held: bool
