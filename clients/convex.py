@@ -1,4 +1,4 @@
-"""The base of clients with convex losses: linear models with one output, all users at once."""
+"""The base of clients with convex losses: linear models, all users at once."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from corsage.networks.batches import Examples
 from corsage.networks.training import Types
 from corsage.networks.user_scores import Arithmetic, linear_outputs_of_each
 from corsage.solvers.losses.convex import LinearLosses, linear_losses
-from corsage.solvers.losses.linear_losses import Scale
+from corsage.solvers.losses.ragged import Scale
+from corsage.solvers.losses.softmax import SoftmaxLosses
 
+ModelLosses = LinearLosses | SoftmaxLosses
 T = TypeVar("T")
 Answer = Callable[[Got], Sent]
 PRECISIONS = {"float64": torch.float64, "float32": torch.float32}
@@ -61,11 +63,11 @@ class ConvexClient(Client[K]):
 
     @property
     def convex(self) -> bool:
-        """Tell whether the model is linear with one output."""
-        return self.task.model.model == "linear" and self.network.criterion.name != "cross-entropy"
+        """Tell whether the model is linear."""
+        return self.task.model.model == "linear"
 
     @property
-    def losses(self) -> LinearLosses:
+    def losses(self) -> ModelLosses:
         """f_i of all users, prepared once a node."""
         return self.prepared("train", lambda: self.losses_on(self.train_data(self.limits)))
 
@@ -101,20 +103,15 @@ class ConvexClient(Client[K]):
         asked = {"sum": SUM_SCALE, "mean": MEAN_SCALE}
         return asked.get(self.task.model.loss_scale, self.usual_scale)
 
-    def losses_on(self, data: Examples) -> LinearLosses:
-        """f_i on some examples of every user."""
+    def losses_on(self, data: Examples) -> ModelLosses:
+        """f_i on some examples of every user: of one output, or of one for each class."""
         keys = self.task.model
         loss = scalar_loss(self.network.criterion.name, keys.huber_delta)
-        assert loss is not None
-        return linear_losses(
-            data.x.flatten(1).to(self.dtype),
-            data.y,
-            data.sizes,
-            loss=loss,
-            scale=self.scale,
-            ridge=keys.ridge,
-            intercept=keys.intercept,
-        )
+        samples = data.x.flatten(1).to(self.dtype), data.y, data.sizes
+        more: Any = {"scale": self.scale, "ridge": keys.ridge, "intercept": keys.intercept}
+        if loss is None:
+            return SoftmaxLosses(*samples, classes=self.task.num_classes, **more)
+        return linear_losses(*samples, loss=loss, **more)
 
     def test_data(self) -> Examples:
         """The examples that models are judged on, made once where the losses are convex."""
@@ -131,7 +128,8 @@ class ConvexClient(Client[K]):
         own = replace(data, sizes=data.sizes[there])
         test = self.prepared("test losses", lambda: self.losses_on(own))
         whole = models.whole if models.whole.ndim == 1 else models.whole[there]
-        return test.predict(self.tensor(whole))[:, None]
+        found = test.predict(self.tensor(whole))
+        return found if found.ndim == 2 else found[:, None]
 
     def outputs_alone(self, models: Models, data: Examples) -> Tensor:
         """The outputs on all users' samples, as each user's alone."""
@@ -139,7 +137,8 @@ class ConvexClient(Client[K]):
         if models.heads is not None or models.picked is not None:
             whole = np.stack(list(models.each(len(self.users))))
         each = np.broadcast_to(whole, (len(self.users), whole.shape[-1]))
-        return linear_outputs_of_each(self.tensor(each), data.x, data.sizes)
+        outputs = self.network.criterion.outputs(self.task.num_classes)
+        return linear_outputs_of_each(self.tensor(each), data.x, data.sizes, outputs)
 
     @property
     def arithmetic(self) -> Arithmetic:
@@ -150,3 +149,9 @@ class ConvexClient(Client[K]):
     def tensor(self, array: Array) -> Tensor:
         """An array as the losses compute with it."""
         return torch.from_numpy(np.array(array)).to(self.network.device, self.dtype)
+
+
+def one_output(losses: ModelLosses) -> LinearLosses:
+    """Losses of one output, where those of several classes were refused before."""
+    assert isinstance(losses, LinearLosses)
+    return losses

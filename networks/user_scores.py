@@ -184,16 +184,19 @@ def outputs_of(network: Network, model: NDArray[Any], x: Tensor) -> Tensor:
     return chunks(network.forward, x.clone())  # where it begins in memory is always alike
 
 
-def linear_outputs_of_each(models: Tensor, x: Tensor, sizes: Ints) -> Tensor:
-    """<w, a> + b of users' samples (n, 1), one user after the other: each row the very same sum.
+def linear_outputs_of_each(models: Tensor, x: Tensor, sizes: Ints, outputs: int = 1) -> Tensor:
+    """W a + b of users' samples (n, outputs), one user after the other: each row the very same sum.
 
-    Models (users, P) have one number more than samples where there is an intercept.
+    Models (users, P) have a number more for each output than samples where there is an intercept.
     """
     rows = torch.repeat_interleave(torch.from_numpy(sizes).to(x.device))
     a = x.flatten(1).to(models.dtype)
-    if models.shape[1] > a.shape[1]:
+    width = a.shape[1]
+    weights = models[:, : outputs * width].reshape(len(models), outputs, width)
+    if models.shape[1] > outputs * width:
+        weights = torch.cat([weights, models[:, outputs * width :, None]], 2)
         a = torch.cat([a, a.new_ones(len(a), 1)], 1)
-    return (a * models[rows]).sum(1, keepdim=True)
+    return torch.stack([(a * weights[rows, c]).sum(1) for c in range(outputs)], 1)
 
 
 def chunks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

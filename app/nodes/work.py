@@ -113,9 +113,7 @@ class Worker:
     @property
     def convex(self) -> bool:
         """True if users are worked for by their losses' own arithmetic, without a network."""
-        linear = self.task.model.model == "linear"
-        of_one = self.network.criterion.name != "cross-entropy"
-        return linear and of_one and self.cls.by_arithmetic
+        return self.task.model.model == "linear" and self.cls.by_arithmetic
 
     def groups(self) -> list[list[int]]:
         """The numbers of participants that are worked for at once; a cohort is alone.

@@ -129,7 +129,8 @@ class UserModel:
                 return own
             if head.linear:
                 theta = torch.from_numpy(self.flat).to(getattr(torch, head.linear))
-                return linear_outputs_of_each(theta[None], inputs, np.array([len(inputs)]))
+                outputs = self.network.criterion.outputs(head.num_classes)
+                return linear_outputs_of_each(theta[None], inputs, np.array([len(inputs)]), outputs)
             try:
                 return outputs_of(self.network, self.flat, inputs)
             except IndexError as error:  # torch's of an embedding

@@ -130,10 +130,10 @@ class ConvexClusteringClient(FoldedClient):
         """Facts on f_i: curvature and slope at 0, bounds, and whether it is coercive."""
         losses = self.problem
         zero = torch.zeros(len(self.users), losses.d, dtype=losses.dtype, device=losses.device)
-        trace = losses.hessian(zero).diagonal(dim1=1, dim2=2).sum(1) / losses.d
-        smooth = trace * losses.d if isinstance(losses, SmoothLosses) else losses.smoothness()
+        trace = losses.trace(zero)
+        smooth = trace if isinstance(losses, SmoothLosses) else losses.smoothness()
         metrics = {
-            "curvature": trace,
+            "curvature": trace / losses.d,
             "slope": losses.gradient(zero).norm(dim=1),
             "smoothness": smooth,
             "convexity": losses.convexity(),

@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from corsage.clients.convex import PRECISIONS, ConvexClient
+from corsage.clients.convex import PRECISIONS, ConvexClient, ModelLosses
 from corsage.core.arrays import Array, Floats, Ints
 from corsage.core.keys import NoKeys
 from corsage.networks.batches import Examples
 from corsage.networks.criterion import output_of
-from corsage.solvers.losses.convex import LinearLosses, Losses, SmoothLosses
+from corsage.solvers.losses.convex import SmoothLosses
 from corsage.solvers.losses.held_out import Fold
 
 
@@ -26,11 +26,11 @@ class FoldedClient(ConvexClient[NoKeys]):
         return PRECISIONS[self.task.model.precision]
 
     @property
-    def problem(self) -> Losses:
+    def problem(self) -> ModelLosses | SmoothLosses:
         """f_i, on the samples that are not held out in this message."""
         return self.on(self.fold)
 
-    def on(self, fold: Fold | None) -> Losses:
+    def on(self, fold: Fold | None) -> ModelLosses | SmoothLosses:
         """f_i, on the samples that a fold leaves in."""
         if not self.convex:
             return self.prepared((fold, "smooth"), lambda: self.smooth_losses(fold))
@@ -73,7 +73,7 @@ class FoldedClient(ConvexClient[NoKeys]):
         kept = np.setdiff1d(np.arange(int(sizes.sum())), self.left_out(fold))
         return kept, np.repeat(np.arange(len(sizes)), sizes)[kept]
 
-    def linear_losses_without(self, fold: Fold) -> LinearLosses:
+    def linear_losses_without(self, fold: Fold) -> ModelLosses:
         """f_i of a linear model on the samples that are left."""
         data, (kept, owner) = self.examples, self.kept(fold)
         rows = torch.from_numpy(kept).to(data.x.device)
@@ -100,7 +100,8 @@ class FoldedClient(ConvexClient[NoKeys]):
     def model_outputs(self, x: Tensor) -> Tensor:
         """The model's outputs on all training samples, each under its user's x_i."""
         if self.convex:
-            return self.losses.predict(x)[:, None]
+            scores = self.losses.predict(x)
+            return scores if scores.ndim == 2 else scores[:, None]
         data = self.examples
         inputs = torch.split(data.x.to(x.dtype), data.sizes.tolist())
         parts = zip(x, inputs, strict=True)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from flwr.supercore import log
 
+from corsage.clients.convex import one_output
 from corsage.clients.known_clusters.cohort import CohortClient
 from corsage.core.arrays import Array, Floats, Ints
 from corsage.networks.batches import Examples
@@ -56,7 +57,7 @@ class FlooredClient(CohortClient[MixedModelKeys]):
     @property
     def told_losses(self) -> LinearLosses:
         """f_i of these."""
-        return self.losses_on(self.told_data)
+        return one_output(self.losses_on(self.told_data))
 
     @property
     def floored(self) -> dict[str, Array]:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from corsage.clients.base import Got, Models, Sent
-from corsage.clients.convex import Answer
+from corsage.clients.convex import Answer, one_output
 from corsage.clients.known_clusters.floored import FlooredClient
 from corsage.core.arrays import Array, Arrays, Floats
 from corsage.core.messages.asked import Takes, floats
@@ -252,8 +252,8 @@ class MixedModelClient(FlooredClient):
     def losses(self) -> LinearLosses:
         """f_i; of the squared loss not kept: its sums are all that is asked for again."""
         if self.network.criterion.name == "squared":
-            return self.losses_on(self.train_data(self.limits))
-        return super().losses
+            return one_output(self.losses_on(self.train_data(self.limits)))
+        return one_output(super().losses)
 
     def theta(self) -> Floats:
         """The models that were kept; zeros at first."""

@@ -8,11 +8,18 @@ donors    20,000 people in five brackets, 5 to 30 letters each, two features, a 
 
 Reported are the exchanges until it says that it has converged, and the mean test cross-entropy
 after 20 exchanges less that after 200. Beside it EM (`mixed-variances=summed`), a step an exchange.
+
+Several classes: Async-AL2SGD+ and convex clustering with the multinomial loss, beside own models,
+one for all, and that one tuned by each user, on 50 users with two to five classes each:
+
+digits    scikit-learn's, all 64 pixels
+fashion   20 principal components of Fashion-MNIST's pixels
 """
 
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +31,7 @@ from corsage.app.local_grid import LocalGrid
 from corsage.core.arrays import Floats, Ints
 from corsage.core.configuration.config import Config
 from corsage.core.seeding import generator
+from corsage.datasets.dealing.federated import simulated
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
 from corsage.experiments.runner import say
 from corsage.strategies import strategy_class
@@ -120,8 +128,79 @@ def one(shape: Shape, seed: int, folder: Path, ways: Mapping[str, Mapping[str, A
     }
 
 
+PEOPLE, TESTED, COMPONENTS = 50, 30, 20
+MOST_CPU = 20.0
+"""Seconds that a strategy may take on several classes."""
+OF_SEVERAL_CLASSES: dict[str, dict[str, Any]] = {
+    "local": {"num-rounds": 50, "fraction-train": 1.0, "lr": 0.05},
+    "fedavg": {"num-rounds": 50, "fraction-train": 1.0, "lr": 0.05, "fine-tune-epochs": 10},
+    "async-al2sgd": {
+        "known-missing": "all", "known-gamma": 0.1, "known-lambda": 0.1, "known-p0": 0.02,
+        "known-p": 0.02, "known-iterations": 1000,
+    },
+    "convex-clustering": {
+        "ridge": 0.001, "fraction-train": 1.0, "num-rounds": 15, "convex-tolerance": 1e-3,
+    },
+}  # fmt: skip
+"""The strategies of several classes, and their keys; nobody tuned them."""
+
+
+def dealt(dataset: str, classes: int, records: int, seed: int, path: Path) -> None:
+    """A file of users with so many classes and training records each."""
+    config = Config.parse(
+        {"dataset": dataset, "num-users": PEOPLE, "classes-per-user": classes, "model": "linear"}
+    )
+    data = simulated(config.data, PEOPLE, seed)
+    users = [data[user] for user in data.users]
+    x = [np.concatenate([u.x_train[:records], u.x_test[:TESTED]]) for u in users]
+    y = [np.concatenate([u.y_train[:records], u.y_test[:TESTED]]) for u in users]
+    rows = np.concatenate(x).reshape(sum(map(len, x)), -1).astype(np.float64)
+    rows = (rows - rows.mean(0)) / rows.std()
+    if rows.shape[1] > 100:
+        rows = rows @ np.linalg.svd(rows, full_matrices=False)[2][:COMPONENTS].T
+        rows /= rows.std()
+    user = np.repeat(np.arange(PEOPLE), [len(own) for own in y])
+    np.savez(path, x=rows, y=np.concatenate(y), user=user)
+
+
+def several(options: Options, folder: Path) -> list[Figure]:
+    """Accuracy and CPU of each strategy on several classes."""
+    found, path = list[Figure](), folder / "several.npz"
+    seeds = options.seeds or (0,)
+    for dataset in ("digits",) if options.quick else ("digits", "fashion-mnist"):
+        for classes, records in (
+            [(3, 10)] if options.quick else [(2, 10), (3, 28), (5, 10), (5, 28)]
+        ):
+            rows: dict[str, list[float]] = {}
+            for seed in seeds:
+                dealt(dataset, classes, records, seed, path)
+                for name, own in OF_SEVERAL_CLASSES.items():
+                    for row, value in judged(name, own, path, records).items():
+                        rows.setdefault(row, []).append(value)
+            case = f"{dataset}, {classes} classes, {records} records"
+            for row, values in rows.items():
+                high = MOST_CPU if row.endswith("CPU s") else np.inf
+                found.append(Figure(case, row, tuple(values), high=high))
+    return found
+
+
+def judged(name: str, own: Mapping[str, Any], path: Path, records: int) -> dict[str, float]:
+    """The accuracy of each of a strategy's rows, and the CPU seconds of the run."""
+    keys = {
+        "dataset": "npz", "data-file": str(path), "user-column": "user", "label-column": "y",
+        "scale": "none", "model": "linear", "loss": "cross-entropy", "evaluate-every": 10**6,
+        "test-fraction": TESTED / (TESTED + records), **own,
+    }  # fmt: skip
+    say(f"{name}: {path.stem}")
+    begin = time.process_time()
+    result = strategy_class(name)(Config.parse(keys)).start(LocalGrid(app, 1))
+    spent = time.process_time() - begin
+    rows = {row["strategy"]: 100 * float(row["accuracy"]["mean"]) for row in result.json()}
+    return {**rows, f"{name}: CPU s": spent}
+
+
 def measure(options: Options) -> Outcome:
-    """Random problems, and both shapes."""
+    """Random problems, and both shapes; several classes."""
     problems = options.seeds or tuple(range(3 if options.quick else PROBLEMS))
     cases = {"landmine": [(LANDMINE, 0)], "donors": [] if options.quick else [(DONORS, 0)]}
     cases["random"] = [(random_shape(seed), seed) for seed in problems]
@@ -133,6 +212,7 @@ def measure(options: Options) -> Outcome:
             runs = [one(shape, seed, Path(folder), ways) for shape, seed in shapes]
             figures += shown(case, runs) if runs else []
             results.append({"case": case, "runs": [str(run) for run in runs]})
+        figures += several(options, Path(folder))
     return Outcome(
         "Known clusters: classes on auto, converged", "", figures, results,
         notes=["EM is not run on donors, where 200 exchanges take minutes."],

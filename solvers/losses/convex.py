@@ -16,8 +16,9 @@ from torch import Tensor
 
 from corsage.core.errors import ModelError
 from corsage.core.losses import ScalarLoss
-from corsage.solvers.losses.linear_losses import LinearLosses, Scale
+from corsage.solvers.losses.linear_losses import LinearLosses
 from corsage.solvers.losses.quadratic import Points, Quadratic
+from corsage.solvers.losses.ragged import Scale
 from corsage.solvers.losses.users_newton import TOLERANCE
 
 __all__ = [
@@ -135,6 +136,10 @@ class SmoothLosses:
         hessian = torch.autograd.functional.hessian
         rows = [hessian(partial(self.function, i), x[i]) for i in range(self.n)]  # type: ignore[no-untyped-call]
         return torch.stack(rows)
+
+    def trace(self, x: Tensor) -> Tensor:
+        """Their traces."""
+        return self.hessian(x).diagonal(dim1=1, dim2=2).sum(1)
 
     def smoothness(self) -> Tensor:
         """Nobody knows."""

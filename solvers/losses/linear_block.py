@@ -16,7 +16,7 @@ from corsage.core.arrays import Ints
 from corsage.core.losses import ScalarLoss, sign
 from corsage.solvers.losses import users_newton
 from corsage.solvers.losses.padded import pad, padded
-from corsage.solvers.losses.users_newton import Functions, lengths, thin
+from corsage.solvers.losses.users_newton import Functions, by_matrix, lengths, thin
 
 EXACT_COLUMNS = (
     500  # columns up to which the largest eigenvalue is computed; beyond, the trace bounds it
@@ -98,6 +98,10 @@ class Block:
         """An element of the generalised Hessian."""
         return self.gram(self.loss.curvature(self.rows.scores(x), self.y))
 
+    def trace(self, x: Tensor) -> Tensor:
+        """Its trace."""
+        return self.hessian(x).diagonal(dim1=1, dim2=2).sum(1)
+
     def above(self, x: Tensor) -> Tensor:
         """The Hessian of a quadratic through f_i(x_i), with its gradient, that f_i is below."""
         return self.gram(self.loss.above(self.rows.scores(x), self.y) * self.real)
@@ -174,7 +178,7 @@ class Block:
             return _in_units(h, unit)
 
         force = self.force + lengths(unit * weight * centre)
-        functions = Functions(gradient, hessian, _trace(unit), force, coercive=True)
+        functions = Functions(gradient, by_matrix(hessian), _trace(unit), force, coercive=True)
         return unit * users_newton.minimise(functions, start / unit)[0]
 
     def nearer(self, centre: Tensor, kappa: Tensor) -> Tensor:
@@ -199,7 +203,7 @@ class Block:
             h = _in_units(self.hessian(unit * z), unit)
             return h if flat is None else h + flat
 
-        functions = Functions(gradient, hessian, _trace(unit), force, coercive=False)
+        functions = Functions(gradient, by_matrix(hessian), _trace(unit), force, coercive=False)
         z, found = users_newton.minimise(functions, steep(start / unit))
         found &= lengths(slope - steep(slope)) <= thin(z.dtype) * force
         found &= self._settled(users_newton.direction(functions, functions.start(z), 0.0) * unit)

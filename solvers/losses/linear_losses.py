@@ -1,15 +1,11 @@
 """Losses of linear models of all users: f_i(theta) = sum or mean of phi(<w, a> + b, y) + ridge.
 
-theta_i = [w, b], as `torch.nn.Linear(p, 1)` is when flattened. Users have as many samples as they
-have: they lie in blocks of users with about as many (`padded`), without a loop over users.
+theta_i = [w, b], as `torch.nn.Linear(p, 1)` is when flattened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 import torch
@@ -21,15 +17,12 @@ from corsage.core.errors import DataError, ModelError
 from corsage.core.losses import SQUARED_LOSS, ScalarLoss, sign
 from corsage.solvers.losses.linear_block import Block
 from corsage.solvers.losses.local_descent import Lanes, fits, in_lanes
-from corsage.solvers.losses.padded import cut
 from corsage.solvers.losses.quadratic import Quadratic
+from corsage.solvers.losses.ragged import Ragged, Scale
 from corsage.solvers.losses.tied import rooted
-from corsage.solvers.losses.users_newton import TOLERANCE
-
-Scale = Literal["sum", "mean"]
 
 
-class LinearLosses:
+class LinearLosses(Ragged[Block]):
     """f_i(theta_i) = sum or mean over i's samples of phi(<w, a> + b, y), + ridge/2 |w|^2.
 
     Parameters
@@ -54,28 +47,10 @@ class LinearLosses:
         ridge: float = 0.0,
         intercept: bool = True,
     ) -> None:
-        self.features, self.labels, self.loss = features, labels, loss
-        self.counts: Ints = np.asarray(sizes, np.int64)
-        self.scale, self.ridge, self.intercept = scale, ridge, intercept
-        self.n, self.d = len(self.counts), features.shape[1] + intercept
-        self.dtype, self.device = features.dtype, features.device
-        _check(self)
-
-    @cached_property
-    def _cuts(self) -> list[Ints]:
-        """The users of each block."""
-        return cut(self.counts, self.d, self.device)
-
-    @cached_property
-    def _blocks(self) -> list[Block]:
-        """Rows of users with about as many: who only predicts needs none."""
-        return [self._block(users) for users in self._cuts]
-
-    @cached_property
-    def _order(self) -> tuple[Tensor, Tensor, list[int]]:
-        """Users as the blocks have them, the way back, and where blocks begin and end."""
-        order = torch.from_numpy(np.concatenate(self._cuts)).to(self.device)
-        return order, order.argsort(), np.cumsum([0, *map(len, self._cuts)]).tolist()
+        super().__init__(features, labels, sizes, scale=scale, ridge=ridge, intercept=intercept)
+        self.loss = loss
+        if loss.classes and not bool(((labels == 0) | (labels == 1)).all()):
+            raise DataError(f"loss={loss.name}: labels must be the classes 0 and 1.")
 
     def _block(self, users: Ints) -> Block:
         """The block of these users."""
@@ -85,10 +60,12 @@ class LinearLosses:
         share = self._shares(sizes)
         return Block(a, self.labels[rows], sizes, self.loss, share, self._ridges())
 
-    def _shares(self, sizes: Ints) -> Tensor:
-        """The weights of users' sums, by their samples."""
-        count = torch.from_numpy(sizes).to(self.features)
-        return 1 / count if self.scale == "mean" else torch.ones_like(count)
+    def _of(self, features: Tensor, labels: Tensor, sizes: Ints) -> LinearLosses:
+        """The same losses of other samples."""
+        return LinearLosses(
+            features, labels, sizes, loss=self.loss, scale=self.scale, ridge=self.ridge,
+            intercept=self.intercept,
+        )  # fmt: skip
 
     def _ridges(self) -> Tensor:
         """The ridge of each parameter."""
@@ -96,39 +73,6 @@ class LinearLosses:
         if self.intercept:
             ridge[-1] = 0
         return ridge
-
-    def _samples(self, users: Ints) -> Tensor:
-        """The numbers of these users' samples."""
-        sizes, first = self.counts[users], np.cumsum(self.counts) - self.counts
-        begin = first[users] - (np.cumsum(sizes) - sizes)
-        rows = np.repeat(begin, sizes) + np.arange(int(sizes.sum()))
-        return torch.from_numpy(rows).to(self.device)
-
-    def _rows(self, features: Tensor) -> Tensor:
-        """Features, and the 1 that b is multiplied with."""
-        if not self.intercept:
-            return features
-        return torch.cat([features, features.new_ones(len(features), 1)], 1)
-
-    def _run(self, method: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
-        """method(block, its users' rows of the arguments) for all blocks, users in their order."""
-        if len(self._blocks) == 1:
-            return method(self._blocks[0], *arguments)
-        order, back, spans = self._order
-        rows = [argument.index_select(0, order) for argument in arguments]
-        parts = [
-            method(block, *(argument[first:last] for argument in rows))
-            for block, (first, last) in zip(self._blocks, pairwise(spans), strict=True)
-        ]
-        return torch.cat(parts).index_select(0, back)
-
-    def value(self, x: Tensor) -> Tensor:
-        """f_i(x_i)."""
-        return self._run(Block.value, x)
-
-    def gradient(self, x: Tensor) -> Tensor:
-        """nabla f_i(x_i)."""
-        return self._run(Block.gradient, x)
 
     def descend(self, x: Tensor, k: int, step: float) -> Tensor:
         """x after k steps x_i <- x_i - step nabla f_i(x_i)."""
@@ -144,22 +88,6 @@ class LinearLosses:
         share, ridge = self._shares(self.counts), self._ridges()
         return in_lanes(rows, self.labels, self.counts, self.loss, share, ridge)
 
-    def hessian(self, x: Tensor) -> Tensor:
-        """An element of the generalised Hessian."""
-        return self._run(Block.hessian, x)
-
-    def above(self, x: Tensor) -> Tensor:
-        """The Hessians of quadratics through f_i(x_i), with its gradient, that f_i is below."""
-        return self._run(Block.above, x)
-
-    @cached_property
-    def _smoothness(self) -> Tensor:
-        return self._run(lambda block: block.smoothness)
-
-    def smoothness(self) -> Tensor:
-        """L_i: the largest eigenvalue of bound sum a a' + ridge (d > 500: the trace)."""
-        return self._smoothness
-
     def convexity(self) -> Tensor:
         """mu_i: of the squared loss the smallest eigenvalue, else the ridge of all coordinates."""
         if self.loss.name == SQUARED_LOSS.name:
@@ -168,21 +96,15 @@ class LinearLosses:
 
     def sample_gradient(self, x: Tensor, chosen: Ints) -> Tensor:
         """nabla f_il(x_i) for one sample l of each user, `chosen` (n,): their mean is nabla f_i."""
-        rows = torch.from_numpy(np.cumsum(self.counts) - self.counts + chosen).to(self.device)
-        a, width = self._rows(self.features[rows]), self.features.shape[1]
-        slope = self.loss.slope((a * x).sum(1), self.labels[rows])
-        if self.scale == "sum":
-            slope = slope * torch.from_numpy(self.counts).to(slope)
+        (a, labels), width = self._chosen(chosen), self.features.shape[1]
+        slope = self.loss.slope((a * x).sum(1), labels) * self._times()
         gradient = slope[:, None] * a
         gradient[:, :width] += self.ridge * x[:, :width]
         return gradient
 
     def sample_smoothness(self) -> float:
         """L of the most curved f_il."""
-        counts = torch.from_numpy(self.counts).to(self.device)
-        times = counts.repeat_interleave(counts) if self.scale == "sum" else 1
-        squares = (self.features**2).sum(1) + float(self.intercept)
-        return self.loss.bound * float((squares * times).max()) + self.ridge
+        return self.loss.bound * self._longest() + self.ridge
 
     @cached_property
     def _coercive(self) -> Tensor:
@@ -246,37 +168,10 @@ class LinearLosses:
         """
         if self.loss.name == SQUARED_LOSS.name:
             return self.quadratic().minimise(slope)
-        zero = self.features.new_zeros(self.n, self.d)
-        slope, start = zero if slope is None else slope, zero if start is None else start
-        return self._run(Block.minimise, slope, start)
+        return self._minimised(slope, start)
 
     def predict(self, x: Tensor) -> Tensor:
         """The scores <w, a> + b of all samples, in their order."""
         count = torch.from_numpy(self.counts).to(self.device)
         models = x.repeat_interleave(count, 0, output_size=len(self.features))
         return (self._rows(self.features) * models).sum(1)
-
-    def pick(self, users: Sequence[int]) -> LinearLosses:
-        """The losses of some users."""
-        chosen = np.asarray(users, np.int64)
-        rows = self._samples(chosen)
-        return LinearLosses(
-            self.features[rows], self.labels[rows], self.counts[chosen], loss=self.loss,
-            scale=self.scale, ridge=self.ridge, intercept=self.intercept,
-        )  # fmt: skip
-
-
-def _check(losses: LinearLosses) -> None:
-    """Data that fit together."""
-    features, labels, counts = losses.features, losses.labels, losses.counts
-    if features.dtype not in TOLERANCE:
-        raise DataError(f"features are {features.dtype}: give float32 or float64.")
-    if not len(counts) or counts.min() < 1:
-        raise DataError("linear losses: there must be users, each with a sample or more.")
-    if not counts.sum() == len(features) == len(labels):
-        raise DataError(
-            f"linear losses: {len(features)} features, {len(labels)} labels, sizes for "
-            f"{counts.sum()}: give one of each for every sample."
-        )
-    if losses.loss.classes and not bool(((labels == 0) | (labels == 1)).all()):
-        raise DataError(f"loss={losses.loss.name}: labels must be the classes 0 and 1.")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from corsage.solvers.losses import users_newton
-from corsage.solvers.losses.users_newton import Functions, State, lengths
+from corsage.solvers.losses.users_newton import Functions, State, by_matrix, lengths
 
 if TYPE_CHECKING:
     from corsage.solvers.losses.linear_block import Block
@@ -39,7 +39,7 @@ def rooted(root: Tensor, block: Block, centre: Tensor, start: Tensor) -> Tensor:
     d = root.shape[0]
     wide = lengths((far * unit[:, None]).flatten(1))  # |L'| from units of theta to those of u
     force = wide * (block.force + d * lengths(centre / block.unit()))
-    functions = Functions(gradient, hessian, 1 + d * wide.square(), force, coercive=True)
+    functions = Functions(gradient, by_matrix(hessian), 1 + d * wide.square(), force, coercive=True)
     z, _ = users_newton.minimise(functions, begun(block, root, centre, start) / unit)
     return model(ended(functions, z))
 

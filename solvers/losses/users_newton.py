@@ -20,6 +20,8 @@ from torch import Tensor
 from corsage.core.errors import ModelError
 
 Map = Callable[[Tensor], Tensor]
+Solve = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(x, damping (n,), right) -> (H(x) + damping I)^-1 right, exactly or nearly."""
 
 MOST_NEWTON_STEPS = 100
 TRIALS = 45
@@ -46,7 +48,8 @@ class Functions:
 
     Parameters
     ----------
-    gradient, hessian : g (n, d) and H (n, d, d) at x (n, d).
+    gradient : g (n, d) at x (n, d).
+    solve : a system with H, which a matrix (`by_matrix`) or products stand for.
     curvature : (n,) upper bound of H.
     force : (n,) sum of the sizes of all terms that g has at 0.
     coercive : a minimiser exists. If not, damping fades out with the gradient, and a user is given
@@ -54,7 +57,7 @@ class Functions:
     """
 
     gradient: Map
-    hessian: Map
+    solve: Solve
     curvature: Tensor
     force: Tensor
     coercive: bool
@@ -120,10 +123,19 @@ def minimise(functions: Functions, start: Tensor) -> tuple[Tensor, Tensor]:
 
 def direction(functions: Functions, now: State, damping: Tensor | float) -> Tensor:
     """-(H + damping I)^-1 g, the damping as a part of the curvature's bound."""
-    h = functions.hessian(now.x)
-    h.diagonal(dim1=1, dim2=2).add_((damping * functions.curvature)[:, None])
-    step: Tensor = torch.linalg.solve_ex(h, -now.g)[0]
-    return step
+    return functions.solve(now.x, damping * functions.curvature, -now.g)
+
+
+def by_matrix(hessian: Map) -> Solve:
+    """Systems with H (n, d, d)."""
+
+    def solve(x: Tensor, damping: Tensor, right: Tensor) -> Tensor:
+        h = hessian(x)
+        h.diagonal(dim1=1, dim2=2).add_(damping[:, None])
+        step: Tensor = torch.linalg.solve_ex(h, right)[0]
+        return step
+
+    return solve
 
 
 def _search(functions: Functions, now: State, step: Tensor, over: Tensor) -> tuple[State, Tensor]:

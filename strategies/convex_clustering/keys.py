@@ -22,8 +22,6 @@ class ConvexClusteringKeys(Keys):
     title = "Convex clustering"
     example: ClassVar = {"dataset": "ellipses"}
     needs: ClassVar = {"model": "linear"}
-    asks = "numbers or two classes"
-
     convex_lambda: str = key(
         AUTO,
         "weight of the penalty: a number, auto (least loss on held-out samples), or clusters (what "

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from corsage.solvers.convex_clustering.selection import MODELS
 from corsage.strategies.convex_clustering.graph import Graph
+from corsage.strategies.convex_clustering.opening import ask_facts
 from corsage.strategies.convex_clustering.questions import Questions
 from corsage.strategies.rounds.turns import Script
 
@@ -76,6 +77,8 @@ def choose(questions: Questions, graph: Graph, d: int, of_clusters: bool) -> Scr
     """lambda by held-out samples, or what does best of all with its models."""
     from corsage.solvers.convex_clustering.batched import MOST_WITH_HESSIANS, Batched
 
+    if d > MOST_WITH_HESSIANS and not of_clusters and questions.job.loss == "cross-entropy":
+        return (yield from roughly(questions, graph, d))
     if d > MOST_WITH_HESSIANS:
         questions.job.note(
             f"models of {d} numbers: above {MOST_WITH_HESSIANS} no Hessians are sent, and "
@@ -98,6 +101,17 @@ def choose(questions: Questions, graph: Graph, d: int, of_clusters: bool) -> Scr
     found = yield from questions.of_users(graph.users, d, work)
     asked = questions.job.progress.questions
     return replace(found, choice=replace(found.choice, exchanges=asked))
+
+
+def roughly(questions: Questions, graph: Graph, d: int) -> Script[Found]:
+    """The lambda of the least held-out loss on a path of few lambdas, each solved roughly."""
+    from corsage.solvers.convex_clustering.rough_path import best_lambda
+
+    facts, _ = yield from ask_facts(questions, graph.users)
+    lam = yield from questions.about_losses(
+        graph.users, d, lambda users: best_lambda(users, graph.edges, facts, d)
+    )
+    return Found(Choice(lam, exchanges=questions.job.progress.questions))
 
 
 def best_for_models(users: Users, graph: Graph) -> Found:

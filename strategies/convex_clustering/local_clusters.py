@@ -55,7 +55,6 @@ class LocalClustersKeys(Keys):
     title = "Clusters of local models"
     example: ClassVar = {"dataset": "ellipses"}
     needs: ClassVar = {"model": "linear"}
-    asks = "numbers or two classes"
 
     local_clusters_by: str = key(
         "average", "average linkage, or kmeans", choices=("average", "kmeans")

@@ -20,9 +20,7 @@ def check_convex(job: Job, network: Network) -> None:
     from corsage.networks.zoo import ZOO, is_convex_module
 
     model = job.config.model.model
-    if is_convex_module(network.module):
-        if model in ZOO:
-            check_classes(job, network)
+    if job.convex or (model not in ZOO and is_convex_module(network.module)):
         return
     if model in ZOO:
         raise ConfigError(f"{job.name}: model={model} is not convex; set model=linear.")
@@ -32,25 +30,6 @@ def check_convex(job: Job, network: Network) -> None:
             "losses are not convex; take fedrep-convex, whose heads cluster."
         )
     job.note(f"model={model}: if its losses are not convex, the certificate is not valid")
-
-
-def check_classes(job: Job, network: Network) -> None:
-    """Refuse what would take minutes: losses of several outputs are minimised user by user."""
-    from corsage.solvers.convex_clustering.batched import MOST_WITH_HESSIANS
-
-    name, classes, d = job.name, job.agreed.num_classes, network.whole.stop
-    looked_for = getattr(job.keys, "given", 0.0) is None
-    if job.convex or not (d > MOST_WITH_HESSIANS or looked_for):
-        return
-    if classes == 2:
-        raise ConfigError(f"{name}: of two classes set loss=logistic, with one output.")
-    instead = "take fedrep-convex (heads that cluster) or ifca"
-    if d <= MOST_WITH_HESSIANS:
-        instead = f"give convex-lambda=NUMBER, or {instead}"
-    raise ConfigError(
-        f"{name}: takes numbers or two classes so far, and these are {classes} classes, "
-        f"{d} numbers a model: {instead}."
-    )
 
 
 def to_choose_from(models: Floats) -> Parcel:

@@ -18,7 +18,7 @@ from corsage.strategies.convex_clustering.probing import ask_all
 from corsage.strategies.convex_clustering.questions import Questions
 from corsage.strategies.rounds.turns import Script
 
-ENDLESS_LOSSES = ("logistic",)
+ENDLESS_LOSSES = ("logistic", "cross-entropy")
 """Losses that can fall for ever; others have a best model wherever they are bounded."""
 MOST_MEDIANS = 100.0
 """What users say of their losses is no measured fact: so many medians are the most."""

@@ -77,7 +77,8 @@ class ClusterReport:
 
         The models are there already: where what is said of them fails, it is left out.
         """
-        if not self.in_full:
+        many = solved.models.shape[1] > MOST_WITH_HESSIANS
+        if not self.in_full or (many and self.questions.job.loss == "cross-entropy"):
             return plainly_read(solved.solution), None
         try:
             return (yield from self._read_in_full(solved))

@@ -47,6 +47,7 @@ class AsyncAL2SGDKeys(CoinKeys):
     """Keys of Async-AL2SGD+."""
 
     title = "Async-AL2SGD+"
+    asks = "users in known clusters"
 
     al2sgd_rho: str = key(
         AUTO,

@@ -38,7 +38,7 @@ from corsage.strategies.known_clusters.coins.conversation import (
     evaluation_of,
     evaluations_of,
 )
-from corsage.strategies.known_clusters.coins.key_checks import check_convex, check_mixed
+from corsage.strategies.known_clusters.coins.key_checks import check_mixed, check_one_output
 from corsage.strategies.known_clusters.inference import inferred
 from corsage.strategies.known_clusters.linear_summary import LinearSummary
 from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
@@ -115,7 +115,7 @@ class MixedModel(Strategy[K, MixedModelState]):
 
     def initial(self, network: Network) -> MixedModelState:
         """The middle at zero; all else comes with the first round."""
-        check_convex(self.job)
+        check_one_output(self.job)
         self.clusters.check()
         check_mixed(self.keys, self.config.model, self.job.loss)
         varying(self.job, network.whole.stop, self.keys.mixed_random)

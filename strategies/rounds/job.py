@@ -170,8 +170,8 @@ class Job:
 
     @property
     def convex(self) -> bool:
-        """True if the model is linear with one output: losses with known curvature."""
-        return self.config.model.model == "linear" and self.loss != "cross-entropy"
+        """True if the model is linear: losses with known curvature."""
+        return self.config.model.model == "linear"
 
     # What it is judged by.
 

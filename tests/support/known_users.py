@@ -37,8 +37,30 @@ HIERARCHICAL: dict[str, Any] = {
     "samples_per_user": 5,
 }
 LOGISTIC: dict[str, Any] = {"dataset": "ellipses", "loss": "logistic"}
+SEVERAL: dict[str, Any] = {
+    "dataset": "npz",
+    "loss": "cross-entropy",
+    "user_column": "user",
+    "cluster_column": "cluster",
+    "label_column": "y",
+    "test_fraction": 0.25,
+    "users_per_cluster": 20,
+    "scale": "none",
+}
+"""Keys for `several`, which is their data file."""
 UNEVEN = {"a": list("01234"), "b": ["5", "6", "7", "8"], "c": ["9", "10"], "d": ["11"]}
 """Clusters of different sizes, one of which is a single user."""
+
+
+def several(folder: Path) -> str:
+    """Twelve users in three clusters, twelve records of four features in three classes each."""
+    rng = np.random.default_rng(5)
+    user = np.repeat(np.arange(12), 12)
+    x, cluster = rng.normal(size=(len(user), 4)), user % 3
+    far = rng.normal(size=(3, 4, 3))[cluster] + rng.gumbel(size=(len(user), 1, 3))
+    y = (x[:, None] @ far)[:, 0].argmax(1)
+    np.savez(folder / "several.npz", x=x, y=y, user=user, cluster=cluster)
+    return str(folder / "several.npz")
 
 
 class Users:
@@ -61,7 +83,22 @@ class Users:
         known = [data.clusters[user] for user in self.names]
         self.clusters = sorted(set(known), key=lambda name: (len(name), name))
         self.cluster = np.array([self.clusters.index(name) for name in known])
-        self.n, self.k, self.d = len(self.names), len(self.clusters), self.x.shape[2]
+        self.outputs = data.num_classes if data.num_classes > 2 else 1
+        self.n, self.k = len(self.names), len(self.clusters)
+        self.d = self.outputs * self.x.shape[2]
+
+    def softmax(self, theta: Floats, x: Floats, y: Floats) -> Floats:
+        """The gradient of the cross-entropy on rows x (u, m, p) at theta = [W, b] (u, P)."""
+        classes = np.arange(self.outputs)
+        w, b = np.split(theta, [self.outputs * (x.shape[2] - 1)], axis=1)
+        scores = (
+            x[..., :-1] @ w.reshape(len(w), self.outputs, x.shape[2] - 1).swapaxes(1, 2)
+            + b[:, None]
+        )
+        told = np.exp(scores - scores.max(2, keepdims=True))
+        told = told / told.sum(2, keepdims=True) - (y[..., None] == classes)
+        inner = told.swapaxes(1, 2) @ x
+        return np.concatenate([inner[..., :-1].reshape(w.shape), inner[..., -1]], 1)
 
     def slopes(self, scores: Floats, y: Floats) -> Floats:
         """phi', of the logistic loss or of half the squared error."""
@@ -70,12 +107,14 @@ class Users:
     def gradient(self, theta: Floats, users: NDArray[np.int64]) -> Floats:
         """nabla f_i of some users at their rows of theta; f_i is a sum."""
         x = self.x[users]
+        if self.outputs > 1:
+            return self.softmax(theta, x, self.y[users])
         slopes = self.slopes(np.einsum("umd,ud->um", x, theta), self.y[users])
         return np.einsum("um,umd->ud", slopes, x)
 
     def smoothness(self) -> float:
         """The largest L_i."""
-        bound = 0.25 if self.classes else 1.0
+        bound = 0.5 if self.outputs > 1 else 0.25 if self.classes else 1.0
         return bound * float(np.linalg.eigvalsh(np.einsum("umd,ume->ude", self.x, self.x)).max())
 
     def convexity(self) -> float:

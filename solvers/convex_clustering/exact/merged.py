@@ -11,7 +11,7 @@ from torch import Tensor
 from corsage.core.arrays import Ints
 from corsage.solvers.losses import users_newton
 from corsage.solvers.losses.convex import Losses
-from corsage.solvers.losses.users_newton import Functions
+from corsage.solvers.losses.users_newton import Functions, by_matrix
 
 
 class Merged:
@@ -63,7 +63,7 @@ class Merged:
         eye = torch.eye(self.d, dtype=self.dtype, device=self.device)
         functions = Functions(
             lambda x: self.gradient(x) + weight[:, None] * (x - centre),
-            lambda x: self.hessian(x) + weight[:, None, None] * eye,
+            by_matrix(lambda x: self.hessian(x) + weight[:, None, None] * eye),
             self.smoothness() + weight,
             self._force() + weight * centre.norm(dim=1),
             coercive=True,
@@ -76,7 +76,7 @@ class Merged:
         slope = zero if slope is None else slope
         functions = Functions(
             lambda x: self.gradient(x) + slope,
-            self.hessian,
+            by_matrix(self.hessian),
             self.smoothness(),
             self._force() + slope.norm(dim=1),
             coercive=False,

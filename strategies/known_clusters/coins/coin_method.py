@@ -122,7 +122,7 @@ class CoinMethod(Strategy[K, S]):
         """The strengths; then, from L and mu of the losses, p_0, p_j, tau_j and eta."""
         state, keys, clusters = self.state, self.keys, self.clusters
         strengths = Strengths()
-        if keys.estimated and self.job.convex:
+        if keys.estimated and self.job.convex and self.job.loss != "cross-entropy":
             strengths, state.estimates = yield from estimated_strengths(self.job)
         elif keys.estimated:
             strengths = strengths_of_rate(self.config.train.lr)

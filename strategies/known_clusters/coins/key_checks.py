@@ -24,21 +24,22 @@ if TYPE_CHECKING:
 
 
 def check_convex(job: Job) -> None:
-    """Refuse data and models whose losses have no known curvature."""
-    if job.convex:
-        return
-    name, classes = job.name, job.agreed.num_classes
-    if classes > 2:
+    """Refuse models whose losses have no known curvature."""
+    if not job.convex:
         raise ConfigError(
-            f"{name}: takes numbers or two classes so far, and these are {classes} classes: take "
-            "fedrep or fedavg, or with known clusters fedrep-known or async-l2gd; "
-            f"dataset={job.keys.example['dataset']} shows what {name} is for."
+            f"{job.name}: needs model=linear, not model={job.config.model.model}; async-l2gd takes "
+            "any model."
         )
-    raise ConfigError(
-        f"{name}: needs model=linear and a loss with one output (squared, huber, logistic, "
-        f"squared-hinge), not model={job.config.model.model} with loss={job.loss}; "
-        "async-l2gd takes any model."
-    )
+
+
+def check_one_output(job: Job) -> None:
+    """Refuse several classes, too, whose sums would be of all pairs of classes and columns."""
+    check_convex(job)
+    if job.loss == "cross-entropy":
+        raise ConfigError(
+            f"{job.name}: takes numbers or two classes so far (loss=logistic), and these are "
+            f"{job.agreed.num_classes} classes: take async-al2sgd, convex-clustering or fedrep."
+        )
 
 
 def check_coins(keys: CoinKeys, model: ModelKeys, loss: str, convex: bool) -> None:

@@ -17,6 +17,7 @@ from corsage.strategies.convex_clustering.keys import ConvexClusteringKeys
 from tests.support.at_hand import central
 from tests.support.convex_runs import certificate, cluster
 from tests.support.federations import federate
+from tests.support.known_users import SEVERAL, Users, several, users_of
 
 SOLVERS = pytest.mark.parametrize("solver", ["dr", "pdmm"])
 
@@ -61,6 +62,59 @@ def test_pdmm_in_a_federation_is_the_servers_pdmm_with_all_losses_at_hand() -> N
     for what in ("x", "z", "mu", "muh"):
         found = getattr(strategy.solver, what)
         assert found == pytest.approx(getattr(state, what), abs=1e-9), what
+
+
+def plain_step(users: Users, p: Any, kappa: Any, ridge: float) -> Any:
+    """(16) for the multinomial loss, user by user, by Newton's method on torch's cross-entropy."""
+    found = []
+    for x, y, at, weight in zip(users.x, users.y, p, kappa, strict=True):
+        rows, labels = torch.from_numpy(x), torch.from_numpy(y).long()
+        centre = torch.from_numpy(at)
+
+        def f(t: torch.Tensor) -> torch.Tensor:
+            w, b = t[:12].view(3, 4), t[12:]
+            loss = torch.nn.functional.cross_entropy(rows[:, :4] @ w.T + b, labels)  # noqa: B023
+            far = (t - centre).square().sum()  # noqa: B023
+            return loss + ridge / 2 * t.square().sum() + float(weight) / 2 * far  # noqa: B023
+
+        t = centre
+        for _ in range(30):
+            slope = torch.func.grad(f)(t)
+            if slope.norm() < 1e-14:
+                break
+            step = torch.linalg.solve(torch.func.hessian(f)(t), slope)
+            length = 1.0
+            while f(t - length * step) > f(t) + 1e-15:
+                length /= 2
+            t = t - length * step
+        found.append(t.numpy())
+    return np.stack(found)
+
+
+def test_pdmm_of_several_classes_is_algorithm_1(tmp_path: Path) -> None:
+    """Users' steps written from (16), and the server's half as solvers/test_pdmm.py checks it."""
+    keys = {**SEVERAL, "data_file": several(tmp_path), "ridge": 0.01, "convex_lambda": 0.02}
+    run = {**keys, "num_rounds": 3, "convex_solver": "pdmm", "convex_rho": 0.3}
+    strategy, _, _ = cluster(nodes=4, **run)
+    users = users_of("convex-clustering", **keys)
+    edges, everyone = Edges.all_pairs(12), np.arange(12)
+    state = pdmm.PdmmState.zeros(12, edges, 15)
+    for _ in range(3):
+        own = pdmm.Settings(0.3)
+        solve = lambda _, p, kappa: plain_step(users, p, kappa, 0.01)  # noqa: E731
+        state = pdmm.step(state, solve, edges, 0.02, own, everyone, slice(None))
+    assert np.abs(strategy.solver.x - state.x).max() < 1e-10
+    assert np.abs(strategy.solver.mu - state.mu).max() < 1e-10
+
+
+def test_several_classes_are_certified(tmp_path: Path) -> None:
+    """By Hessians and without them the same optimum, with a ridge and without one."""
+    keys = {**SEVERAL, "data_file": several(tmp_path), "convex_lambda": 0.02}
+    for ridge in (0.01, 0.0):
+        own = {**keys, "ridge": ridge, "convex_tolerance": 1e-7}
+        one, other = (cluster(**own, convex_solver=name)[0] for name in ("newton", "dr"))
+        assert certificate(one).relative <= 1e-7
+        assert certificate(one).value == pytest.approx(certificate(other).value, rel=1e-6)
 
 
 def test_the_acceptance_problem(tmp_path: Path) -> None:

@@ -24,11 +24,13 @@ from tests.support.grids import Watched
 from tests.support.known_users import (
     HIERARCHICAL,
     LOGISTIC,
+    SEVERAL,
     UNEVEN,
     Floats,
     Seen,
     Users,
     far,
+    several,
     strengths,
     users_of,
     written,
@@ -49,6 +51,8 @@ def sampled(users: Users, seed: int) -> Any:
     def sample(t: int, theta: Floats, chosen: NDArray[np.int64]) -> Floats:
         drawn = (uniforms(keys, t) * m).astype(np.int64)[chosen]
         x, y = users.x[chosen, drawn], users.y[chosen, drawn]
+        if users.outputs > 1:
+            return m * users.softmax(theta, x[:, None], y[:, None])
         return m * users.slopes((x * theta).sum(1), y)[:, None] * x
 
     return sample
@@ -60,7 +64,7 @@ def naive(
     """All users after so many single iterations from 0, under the settings of Theorem 4.3."""
     smooth, m = users.smoothness(), users.x.shape[1]
     if oracle == "sample":
-        bound = 0.25 if users.classes else 1.0
+        bound = 0.5 if users.outputs > 1 else 0.25 if users.classes else 1.0
         smooth = m * bound * float(np.square(users.x).sum(2).max())
     p_0, p = probabilities(found, smooth)
     p_0, p = chosen.get("p0", p_0), np.full(found.k, chosen["p"]) if "p" in chosen else p
@@ -84,6 +88,8 @@ CASES = [
     (LOGISTIC, "number", True, "sample", 1, 800, {}),
     (LOGISTIC, "cluster", False, "full", 4, 100, ONE_COIN),
     (LOGISTIC, "user", True, "sample", 12, 60, SOME),
+    (SEVERAL, "number", False, "full", 3, 300, SOME),
+    (SEVERAL, "user", False, "sample", 12, 80, SOME),
 ]
 
 
@@ -93,6 +99,8 @@ def test_a_coalesced_run_is_the_naive_one(case: Any, seen: Seen, tmp_path: Path)
     data, gamma, unequal, oracle, nodes, iterations, keys = case
     if unequal:
         data = {**data, "cluster_map": written(tmp_path, UNEVEN)}
+    if data is SEVERAL:
+        data = {**data, "data_file": several(tmp_path)}
     users = users_of("async-al2sgd", **data)
     values, text = strengths(gamma, users, tmp_path)
     more = {"known_gamma": text, "known_lambda": 0.8, "al2sgd_oracle": oracle}
