@@ -137,6 +137,8 @@ ATTACHED: dict[str, str] = {
     "cut": "networks.cut",
     "devices": "strategies.devices.devices",
     "families": "core.families",
+    "found groups": "strategies.known_clusters.found_groups",
+    "groups at home": "clients.known_clusters.found_groups",
     "likelihood": "strategies.known_clusters.likelihood_rounds",
     "likelihood at home": "clients.known_clusters.likelihood",
     "objective": "networks.training_objective",

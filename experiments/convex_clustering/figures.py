@@ -44,6 +44,7 @@ NORMS, SQUARED = "sum of norms", "squared penalty"
 BASELINES = {"local": 0.8481, "global": 0.6380, "oracle": 0.8882}
 BEST = {NORMS: (0.01, 0.8686, 0.1682), SQUARED: (0.004, 0.8666, 0.3116)}
 PAPER = {NORMS: 86.8, SQUARED: 86.6}
+SUMS = {"loss": "logistic", "loss_scale": "sum", "ridge": 0.0}
 KMEANS = {"local_clusters_by": "kmeans", "local_clusters_number": 3}
 FEDERATION: dict[str, Any] = {
     "dataset": "ellipses",
@@ -118,7 +119,7 @@ def rivals(seed: int) -> list[Figure]:
         ("average linkage of local models, told K", "local-clusters", {"local_clusters_number": 3}),
         ("average linkage of local models", "local-clusters", {}),
         ("CFL", "cfl", {"cfl_eps1": 0.05, "cfl_eps2": 0.1}),
-        ("convex clustering, refitted", "convex-clustering", {"convex_lambda": "clusters"}),
+        ("groups found from sums", "mixed-model", {"mixed_grouping": "found", **SUMS}),
     )
     shown = []
     for title, name, keys in wanted:

@@ -58,7 +58,8 @@ class Partition:
 def candidates(x: Floats, most: int | None = None) -> Iterator[Ints]:
     """Partitions by the ratio of successive heights of the dendrogram of X, largest ratio first.
 
-    Average linkage; among the partitions into at most `most` clusters. One cluster if all models are the same, else at least two, never N.
+    Average linkage; among the partitions into at most `most` clusters. One cluster if all models
+    are the same, else at least two, never N.
     """
     n = len(x)
     floor = FUSED * max(float(norms(x).max()), FUSED)

@@ -1,4 +1,4 @@
-"""lambda for the users' models, `convex-lambda=auto`: that of the least loss on held-out samples."""
+"""lambda for users' models, `convex-lambda=auto`: that of the least loss on held-out samples."""
 
 from __future__ import annotations
 
