@@ -20,6 +20,7 @@ from corsage.solvers.known_clusters.tree import Tree, levels_of
 from corsage.solvers.known_clusters.variances.mixtures import Mixture, OneCentre, Told, mixture
 from corsage.solvers.known_clusters.variances.scoring import Fitted
 from corsage.solvers.known_clusters.variances.shape_choice import CLOSE, chosen
+from corsage.solvers.known_clusters.variances.shapes import ONE
 from corsage.solvers.known_clusters.variances.turning import searched
 
 MOST_GROUPS = 5
@@ -60,15 +61,18 @@ class Part:
     one: Fitted
 
     def grouped(self, count: int) -> Mixture:
-        """So many groups, from Ward's linkage of the users' models around one centre."""
+        """So many groups, from Ward's linkage of the users' models around one centre.
+
+        Users differ equally in all directions within them: a covariance of any shape would have
+        some of the groups in it.
+        """
         from scipy.cluster.hierarchy import cut_tree, linkage
 
         users, centre = self.one.found.known()
         away = users.mean - centre.mean
         labels = cut_tree(linkage(away, "ward"), n_clusters=[count])[:, 0]
         top = OneCentre(centre.mean[0], self.one.roots[0][0], self.one.found.middle.sigma2)
-        kind = self.one.shapes[0].kind
-        return mixture(self.tree.users, self.tree.records, top, labels, kind).known
+        return mixture(self.tree.users, self.tree.records, top, labels, ONE).known
 
 
 def found_groups(folds: list[Sums], counts: Floats, keys: Floats, intercept: bool) -> Groups:

@@ -22,6 +22,8 @@ from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, FULL
 MOST_STEPS = 60
 ENOUGH = 1e-3
 """A step that raises the bound, a log likelihood, by less is the last."""
+START = 0.3
+"""The deviations within groups at the start, as a share of those around one centre."""
 SURE = 0.9
 """The membership in a group of who begins in it."""
 LEAST = 1e-300
@@ -116,10 +118,11 @@ def steps(
 ) -> Iterator[Mixture]:
     """The same, step by step."""
     n, k = len(labels), int(labels.max()) + 1
-    told = Told.of(users, one.root)
+    root = START * one.root
+    told = Told.of(users, root)
     member = np.full((n, k), (1 - SURE) / max(k - 1, 1))
     member[np.arange(n), labels] = SURE if k > 1 else 1.0
-    now, before = centred(told, member, one, one.root, records), -np.inf
+    now, before = centred(told, member, one, root, records), -np.inf
     for _ in range(MOST_STEPS):
         yield now
         if now.bound - before < ENOUGH:
