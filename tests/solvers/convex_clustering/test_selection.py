@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from corsage.core.errors import ModelError
 from corsage.core.losses import LOGISTIC
-from corsage.experiments.convex_clustering import drawn as at_drawn
-from corsage.experiments.convex_clustering.drawn import Drawn, ellipses
 from corsage.solvers.convex_clustering.batched import AtHand, Batched, Single
 from corsage.solvers.convex_clustering.couplings import Clusters, Penalty
 from corsage.solvers.convex_clustering.exact.edges import Edges
@@ -21,6 +19,8 @@ from corsage.solvers.convex_clustering.recovery import theorem1
 from corsage.solvers.convex_clustering.runs import Task
 from corsage.solvers.convex_clustering.selection import HOLD_OUT, choose_for_models, grid
 from corsage.solvers.losses.held_out import Fold
+from tests.support import drawn as at_drawn
+from tests.support.drawn import Drawn, ellipses
 
 USERS = 6
 FIFTHS = tuple(Fold("fifths", number, 0.2) for number in range(5))

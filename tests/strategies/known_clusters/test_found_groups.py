@@ -30,7 +30,9 @@ def test_groups_are_found_in_one_exchange_whatever_the_nodes() -> None:
         assert np.array_equal(array, other.state.groups.arrays[name])
     assert one.state.groups.of == other.state.groups.of
     assert np.array_equal(one.state.w, other.state.w)
-    assert one.progress.round == 1 and one.job.traffic.messages == 36 * (1 + 1)  # sums up, models down
+    assert one.progress.round == 1 and one.job.traffic.messages == 36 * (
+        1 + 1
+    )  # sums up, models down
     found, known = result.summaries[0].clusters, result.summaries[0].known_clusters
     pairs = {(found[user], known[user]) for user in known}
     assert len(pairs) == 3 == len({own for own, _ in pairs})
