@@ -43,7 +43,7 @@ def over_groups(client: MixedModelClient, got: Got, one: Callable[[Got], Models]
 
 
 def memberships(client: MixedModelClient, rows: Arrays) -> Floats:
-    """How likely each user is of each group, by least squares of its own rows (n, k)."""
+    """The probability of each user to be of each group, by its own rows (n, k)."""
     data, n = client.train_data(client.limits), len(client.users)
     user = np.repeat(np.arange(n), data.sizes)
     x, y = client.columns(data), doubles(data.y)

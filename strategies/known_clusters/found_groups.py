@@ -42,7 +42,7 @@ from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
-TOGETHER = "all"
+EVERYBODY_IN = "all"
 """The cluster of everybody, before any group is known."""
 MOST_LOOKED_AT = 20_000_000
 """n d^3 beyond which mixtures take minutes: each is fitted without each fold."""
@@ -61,7 +61,7 @@ def looked_for(solution: MixedSolution) -> Script[None]:
     if state.groups.of:
         state.clusters = ClusterNames()
         solution.clusters.groups = state.groups.of
-    where = {user: state.groups.of.get(user, TOGETHER) for user in sums.users}
+    where = {user: state.groups.of.get(user, EVERYBODY_IN) for user in sums.users}
     if job.loss == "squared" and plain(job):
         state.heard = sums.moved(where).worth_keeping()
         if solution.keys.mixed_keep_sums:
@@ -102,7 +102,7 @@ def asked(solution: MixedSolution, present: Present) -> Script[KeptSums]:
     rows = np.concatenate([answer.rows["folds"] for answer in answers])
     note_folds(solution.job, rows[..., -1])
     users = [user for answer in answers for user in answer.cohort.users]
-    clusters = [TOGETHER] * len(users)
+    clusters = [EVERYBODY_IN] * len(users)
     folds = [
         KeptSums(users, clusters, own[:, -1], np.ascontiguousarray(own[:, :-1]))
         for own in rows.swapaxes(0, 1)
@@ -155,10 +155,10 @@ def note_folds(job: Job, counts: Floats) -> None:
 def of_sums(solution: MixedSolution, sums: KeptSums) -> FoundGroups:
     """The groups by all users that are like the others; who is not has one as well."""
     job, d = solution.job, solution.size
-    users = sums.in_order([TOGETHER], d)
+    users = sums.in_order([EVERYBODY_IN], d)
     alike = solution.own_sums.fit.alike(users) if plain(job) else users
     inside = [*alike.users]
-    folds = [fold.of_users(inside).in_order([TOGETHER], d) for fold in sums.folds]
+    folds = [fold.of_users(inside).in_order([EVERYBODY_IN], d) for fold in sums.folds]
     counts = np.stack([fold.counts for fold in folds])
     parts = [fold.plain() for fold in folds]
     found = found_groups(
@@ -182,14 +182,14 @@ def of_sums(solution: MixedSolution, sums: KeptSums) -> FoundGroups:
 
 
 def findings(groups: FoundGroups) -> list[Finding]:
-    """How many there are, and how much less they err on held-out records than one centre."""
+    """The number of groups, and by how much less they err on held-out records than one centre."""
     told = json.loads(groups.plain or "{}")
     names = sorted({*groups.of.values()})
     sizes = [sum(own == name for own in groups.of.values()) for name in names]
     some = ", ".join(map(str, sizes))
     rows = [("groups", f"{len(names)}, of {some} users" if names else "none that pay: one centre")]
     for count, gain, sure in told.get("tried", []):
-        apart = f"{-gain:+.1%} held-out squared error ({sure:+.1f} standard errors better)"
+        apart = f"{-gain:+.1%} held-out squared error ({abs(sure):.1f} standard errors)"
         rows.append((f"{count} groups beside one centre", apart))
     return [Finding("groups that were found", rows)]
 

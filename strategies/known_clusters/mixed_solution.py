@@ -371,7 +371,7 @@ class MixedSolution:
 
     @property
     def _groups(self) -> Arrays:
-        """What a user tells by which of the found groups it is of, and their centres."""
+        """The numbers by which users tell their group, and the centres of all."""
         groups = self.state.groups
         centres = [self.state.centre(name) for name in sorted({*groups.of.values()})]
         return {**groups.arrays, "groups": np.stack(centres)} if centres else {}

@@ -143,7 +143,7 @@ class MixedModelKeys(ClusterKeys):
 
 @dataclass
 class Search:
-    """What an attachment has found so far, as only that can read it."""
+    """A state of an attachment, as only that can read it."""
 
     plain: str = ""
     arrays: dict[str, Array] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Whether groups that nobody told pay: mixtures beside one centre, on held-out records.
+"""Groups that nobody told, and if they pay: mixtures beside one centre, on held-out records.
 
 The squared error on a fold's records of a model that is made of the others' follows from users'
 sums of each fold, so all is refitted without each fold at the server. Groups are taken if they err
@@ -17,7 +17,13 @@ from corsage.core.arrays import Floats
 from corsage.solvers.known_clusters.blocks import Sums
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree, levels_of
-from corsage.solvers.known_clusters.variances.mixtures import Mixture, OneCentre, Told, mixture
+from corsage.solvers.known_clusters.variances.mixtures import (
+    Mixture,
+    OneCentre,
+    Told,
+    mixture,
+    times,
+)
 from corsage.solvers.known_clusters.variances.scoring import Fitted
 from corsage.solvers.known_clusters.variances.shape_choice import CLOSE, chosen
 from corsage.solvers.known_clusters.variances.shapes import ONE
@@ -121,10 +127,10 @@ def without(part: Part, fold: Sums, counts: Floats) -> Part:
 
 def errors(held: list[Sums], models: list[Floats]) -> Floats:
     """Squared errors of each user on all folds (n,), of the models (n, d) without each."""
-    return np.sum([own.yy - 2 * np.sum(own.b * theta, 1) + np.einsum(
-        "ni,nij,nj->n", theta, own.a, theta) for own, theta in zip(held, models, strict=True)],
-        axis=0,
-    )  # fmt: skip
+    total = np.zeros(len(models[0]))
+    for own, theta in zip(held, models, strict=True):
+        total += own.yy + np.sum((times(own.a, theta) - 2 * own.b) * theta, axis=1)
+    return total
 
 
 def sure(gains: Floats) -> float:
@@ -142,8 +148,10 @@ def taken(tried: list[Tried], bounds: list[float], lost: list[Floats]) -> int | 
         np.argmax([b - price * one.groups for b, one in zip(bounds, tried, strict=True)])
     )
     paying = [place for place in range(likeliest + 1) if tried[place].sure > SURELY]
-    best = min(paying, key=lambda place: lost[place].sum(), default=None)
-    return next((p for p in paying if sure(lost[p] - lost[best]) <= 1.0), best)
+    if not paying:
+        return None
+    best = min(paying, key=lambda place: float(lost[place].sum()))
+    return next(place for place in paying if sure(lost[place] - lost[best]) <= 1.0)
 
 
 def settled(found: Mixture, users: Sums, units: Standard) -> Mixture | None:

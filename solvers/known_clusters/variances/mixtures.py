@@ -19,14 +19,14 @@ from corsage.core.arrays import Floats, Ints
 from corsage.solvers.known_clusters.blocks import Sums
 from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, FULL
 
-MOST_STEPS = 60
+MOST_RISES = 60
 ENOUGH = 1e-3
 """A step that raises the bound, a log likelihood, by less is the last."""
-START = 0.3
+WITHIN = 0.3
 """The deviations within groups at the start, as a share of those around one centre."""
 SURE = 0.9
 """The membership in a group of who begins in it."""
-LEAST = 1e-300
+TINIEST = 1e-300
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Told:
         return cls(v, Sums(p, q, left, np.linalg.slogdet(k)[1]))
 
     def squares(self, w: Floats) -> Floats:
-        """What is left of the labels of each user around each centre (n, k)."""
+        """Squares that are left of the labels of each user around each centre (n, k)."""
         pw = np.einsum("nij,kj->nki", self.said.a, w) - 2 * self.said.b[:, None]
         return np.asarray(self.said.yy[:, None] + np.einsum("nki,ki->nk", pw, w))
 
@@ -118,12 +118,12 @@ def steps(
 ) -> Iterator[Mixture]:
     """The same, step by step."""
     n, k = len(labels), int(labels.max()) + 1
-    root = START * one.root
+    root = WITHIN * one.root
     told = Told.of(users, root)
     member = np.full((n, k), (1 - SURE) / max(k - 1, 1))
     member[np.arange(n), labels] = SURE if k > 1 else 1.0
     now, before = centred(told, member, one, root, records), -np.inf
-    for _ in range(MOST_STEPS):
+    for _ in range(MOST_RISES):
         yield now
         if now.bound - before < ENOUGH:
             return
@@ -140,10 +140,10 @@ def centred(told: Told, member: Floats, one: OneCentre, root: Floats, records: f
     h = one.root.T @ p @ one.root + np.eye(one.root.shape[1])
     slope = (q - p @ one.centre) @ one.root
     away = np.asarray(np.linalg.solve(h, slope[..., None])[..., 0])
-    w, shares = one.centre + away @ one.root.T, np.maximum(member.mean(0), LEAST)
+    w, shares = one.centre + away @ one.root.T, np.maximum(member.mean(0), TINIEST)
     square = float((member * told.squares(w)).sum() + np.square(away).sum())
-    sigma2 = max(square / records, LEAST)
-    bound = float((member * np.log(shares / np.maximum(member, LEAST))).sum())
+    sigma2 = max(square / records, TINIEST)
+    bound = float((member * np.log(shares / np.maximum(member, TINIEST))).sum())
     bound -= float(told.said.ld.sum() + np.linalg.slogdet(h)[1].sum()) / 2
     bound -= records / 2 * (np.log(2 * np.pi * sigma2) + 1)
     unsure = one.root @ np.linalg.inv(h) @ one.root.T
