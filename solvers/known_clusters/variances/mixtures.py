@@ -26,7 +26,7 @@ WITHIN = 0.3
 """The deviations within groups at the start, as a share of those around one centre."""
 SURE = 0.9
 """The membership in a group of who begins in it."""
-TINIEST = 1e-300
+NEARLY_NONE = 1e-300
 
 
 @dataclass(frozen=True)
@@ -140,10 +140,10 @@ def centred(told: Told, member: Floats, one: OneCentre, root: Floats, records: f
     h = one.root.T @ p @ one.root + np.eye(one.root.shape[1])
     slope = (q - p @ one.centre) @ one.root
     away = np.asarray(np.linalg.solve(h, slope[..., None])[..., 0])
-    w, shares = one.centre + away @ one.root.T, np.maximum(member.mean(0), TINIEST)
+    w, shares = one.centre + away @ one.root.T, np.maximum(member.mean(0), NEARLY_NONE)
     square = float((member * told.squares(w)).sum() + np.square(away).sum())
-    sigma2 = max(square / records, TINIEST)
-    bound = float((member * np.log(shares / np.maximum(member, TINIEST))).sum())
+    sigma2 = max(square / records, NEARLY_NONE)
+    bound = float((member * np.log(shares / np.maximum(member, NEARLY_NONE))).sum())
     bound -= float(told.said.ld.sum() + np.linalg.slogdet(h)[1].sum()) / 2
     bound -= records / 2 * (np.log(2 * np.pi * sigma2) + 1)
     unsure = one.root @ np.linalg.inv(h) @ one.root.T
