@@ -170,13 +170,7 @@ class MixedModelClient(FlooredClient):
 
     def models(self, got: Got) -> Models:
         """theta_i at the present w_j; where groups were found, the mean over these."""
-        return self._over_groups(got, self._models)
-
-    def _over_groups(self, got: Got, one: Callable[[Got], Models]) -> Models:
-        if "odds" not in got.rows:
-            return one(got)
-        found: Models = attached("groups at home").over_groups(self, got, one)
-        return found
+        return over_groups(self, got, self._models)
 
     def _models(self, got: Got) -> Models:
         theta, kind = self.theta(), got.options["as"]
@@ -188,7 +182,7 @@ class MixedModelClient(FlooredClient):
 
     def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
         """A new user minimises f_i + gamma/2 |theta - w_j|^2 with its cluster's w_j."""
-        return self._over_groups(got, self._adapted)
+        return over_groups(self, got, self._adapted)
 
     def _adapted(self, got: Got) -> Models:
         centre = self.tensor(got.rows["w"]).expand(len(self.users), -1)
@@ -332,6 +326,14 @@ class MixedModelClient(FlooredClient):
         gamma = np.tile(rows["gamma"], (n, 1))
         sums = laplace_sums(now.a, now.b, gamma, centre, sure, np.zeros(n, np.int64), 1)
         return np.stack([sums.squares[0], sums.spreads[0]])
+
+
+def over_groups(client: MixedModelClient, got: Got, one: Callable[[Got], Models]) -> Models:
+    """The users' models, or where groups were found means of those in each."""
+    if "odds" not in got.rows:
+        return one(got)
+    found: Models = attached("groups at home").over_groups(client, got, one)
+    return found
 
 
 def marginal() -> Any:

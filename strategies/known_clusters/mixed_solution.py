@@ -182,7 +182,7 @@ class MixedSolution:
         replies = None
         keys, loss = self.keys, self.job.loss
         asked = keys.both_estimated and not self.state.groups.of  # found by squares: not worth more
-        asked = asked or keys.mixed_likelihood != AUTO or self.held
+        asked = asked or keys.mixed_likelihood != AUTO or bool(self.held)
         if loss in LIKELIHOODS or (loss == "logistic" and asked):
             self.likelihood.decide(self.present)
         self.own_sums.decide(self.present)
