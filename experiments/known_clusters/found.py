@@ -36,11 +36,13 @@ RUNS: dict[str, Any] = {
     "mixed_summary": "none",
 }  # fmt: skip
 GRADIENTS = {"loss": "squared-hinge", "loss_scale": "mean", "ridge": 0.001, "local_epochs": 5}
-"""Of the rivals; CFL has the thresholds of its authors' software."""
+"""Of the rivals, whose thresholds and rates were set on other seeds."""
+SPLIT = 10
+"""The seed of the first split: on those before, bounds on what a user counts were found wanting."""
 BY_SUMS = "groups that are found"
 RIVALRY: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (BY_SUMS, "mixed-model", {"mixed_grouping": "found"}),
-    ("CFL, lr .1", "cfl", {**GRADIENTS, "cfl_eps1": 0.4, "cfl_eps2": 1.6}),
+    ("CFL, lr .1", "cfl", {**GRADIENTS, "cfl_eps1": 0.05, "cfl_eps2": 0.1}),
     ("IFCA, told three", "ifca", {**GRADIENTS, "ifca_clusters": 3}),
     ("one centre", "mixed-model", {"mixed_grouping": "all"}),
     ("the true groups", "mixed-model", {"mixed_grouping": "known", "mixed_likelihood": "quasi"}),
@@ -193,7 +195,7 @@ def tables(sources: tuple[Source, ...], splits: int) -> list[Figure]:
     every, seconds = list[float](), list[float]()
     for source in sources:
         say(source.name)
-        pairs = [gap(source, seed) for seed in range(splits)]
+        pairs = [gap(source, SPLIT + seed) for seed in range(splits)]
         gaps, took = zip(*pairs, strict=True)
         every, seconds = every + list(gaps), seconds + list(took)
         found.append(Figure("tables, % of squares", source.name, gaps, form=".2f"))

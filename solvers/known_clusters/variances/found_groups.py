@@ -28,6 +28,7 @@ from corsage.solvers.known_clusters.variances.scoring import Fitted
 from corsage.solvers.known_clusters.variances.shape_choice import CLOSE, chosen
 from corsage.solvers.known_clusters.variances.shapes import ONE
 from corsage.solvers.known_clusters.variances.turning import searched
+from corsage.solvers.losses.held_out import bounded
 
 MOST_GROUPS = 5
 LEAST_USERS = 3
@@ -102,7 +103,7 @@ def found_groups(folds: list[Sums], counts: Floats, keys: Floats, intercept: boo
         models = [rest.grouped(count).models(rest.tree.users) for rest in rests]
         lost.append(errors(held, models))
     tried = [
-        Tried(len(m.shares), 1 - float(own.sum() / one.sum()), sure(one - own))
+        Tried(len(m.shares), 1 - float(own.sum() / one.sum()), sure(one, own))
         for m, own in zip(mixtures, lost, strict=True)
     ]
     place = taken(tried, [m.bound for m in mixtures], lost)
@@ -133,8 +134,10 @@ def errors(held: list[Sums], models: list[Floats]) -> Floats:
     return total
 
 
-def sure(gains: Floats) -> float:
-    """The mean in standard errors."""
+def sure(one: Floats, other: Floats) -> float:
+    """By how many standard errors others err less; a few large users do not decide for all."""
+    loud = bounded(np.stack([one, other]))
+    gains = loud[0] - loud[1]
     error = float(gains.std(ddof=1)) * np.sqrt(len(gains))
     return float(gains.sum()) / error if error else 0.0
 
@@ -151,7 +154,7 @@ def taken(tried: list[Tried], bounds: list[float], lost: list[Floats]) -> int | 
     if not paying:
         return None
     best = min(paying, key=lambda place: float(lost[place].sum()))
-    return next(place for place in paying if sure(lost[place] - lost[best]) <= 1.0)
+    return next(place for place in paying if sure(lost[place], lost[best]) <= 1.0)
 
 
 def settled(found: Mixture, users: Sums, units: Standard) -> Mixture | None:
