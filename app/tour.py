@@ -86,10 +86,11 @@ STOPS = (
     ),
     Stop(
         "3-found",
-        "Clusters that appear: points in ellipses, nobody says who belongs together",
-        "strategy=convex-clustering,fedavg,local convex-lambda=clusters lr=0.1",
-        "{clusters} clusters appear by themselves, and a model for each has "
-        "{convex-clustering+chosen}; one model for all has {fedavg}, users alone {local}.",
+        "Clusters that nobody told: points in ellipses, nobody says who belongs together",
+        "strategy=convex-clustering,mixed-model,fedavg,local mixed-grouping=found lr=0.1",
+        "{clusters} groups are found from one exchange of sums, and models in them have "
+        "{mixed-model}; convex clustering has {convex-clustering}, one model for all {fedavg}, "
+        "users alone {local}.",
     ),
 )
 

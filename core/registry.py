@@ -139,6 +139,8 @@ ATTACHED: dict[str, str] = {
     "families": "core.families",
     "heads at home": "clients.fedrep.end_heads",
     "heads at the end": "strategies.fedrep.heads_at_end",
+    "found groups": "strategies.known_clusters.found_groups",
+    "groups at home": "clients.known_clusters.found_groups",
     "likelihood": "strategies.known_clusters.likelihood_rounds",
     "likelihood at home": "clients.known_clusters.likelihood",
     "objective": "networks.training_objective",

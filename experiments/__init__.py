@@ -29,12 +29,12 @@ EXPERIMENTS: dict[str, str] = {
     "known-clusters-variances": "known_clusters.variances",
     "known-clusters-classes": "known_clusters.classes",
     "known-clusters-levels": "known_clusters.levels",
+    "found": "known_clusters.found",
     "convex-clustering-figures": "convex_clustering.figures",
     "convex-clustering-pdmm": "convex_clustering.pdmm",
     "convex-clustering-path": "convex_clustering.path",
     "convex-clustering-classic": "convex_clustering.classic",
     "convex-clustering-heads": "convex_clustering.heads",
-    "convex-clustering-choice": "convex_clustering.choice",
 }
 
 

@@ -121,7 +121,7 @@ def methods(panel: Panel) -> list[Method]:
     often = {"evaluate_every": 5, "fine_tune_epochs": 0}
     rounds = tuple({"num_rounds": n, "evaluate_every": n, "fine_tune_epochs": 10} for n in ROUNDS)
     coins = {**often, "evaluate_every": 2, "num_rounds": 10**6, **COINS}
-    convex: dict[str, Any] = {"fraction_train": 1.0, "ridge": 0.001, "convex_lambda": "clusters"}
+    convex: dict[str, Any] = {"fraction_train": 1.0, "ridge": 0.001, "convex_lambda": "auto"}
     losses: tuple[dict[str, Any], ...] = ({}, {"fedrep_exact_loss": "multinomial"})
     exact_heads = tuple({**often, **panel.exact, **loss} for loss in losses)
     kind = "convex-clustering" if panel.linear else "fedrep-convex"

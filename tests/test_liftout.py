@@ -144,6 +144,15 @@ LIFTS = {
         "strategies/known_clusters/likelihood_rounds",
         "exact-cluster",
     ),
+    "groups": Lift(
+        (
+            *(f"{room}/known_clusters/found_groups.py" for room in ("strategies", "clients")),
+            *(f"solvers/known_clusters/variances/{n}.py" for n in ("found_groups", "mixtures")),
+        ),
+        "strategy=mixed-model dataset=hierarchical mixed-grouping=found",
+        "strategies/known_clusters/found_groups",
+        "exact-cluster",
+    ),
     "together": Lift(("networks/together",), "", "", "apfl"),
 }
 

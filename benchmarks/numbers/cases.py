@@ -196,7 +196,6 @@ def convex() -> Iterator[Case]:
     yield Case("PDMM, drawn pairs", {**pdmm, **drawn})
     yield Case("PDMM, neighbours", {**pdmm, **knn, **NEW, "loss": "logistic"})
     yield Case("lambda on auto", {**own, **report, "convex-lambda": "auto"})
-    yield Case("lambda for clusters", {**own, **report, "convex-lambda": "clusters"})
     yield Case("convex clustering, numbers", {**both, **HIERARCHICAL, **huber, **report})
     yield Case("local clusters, k-means", {**both, **means, "local-clusters-number": 3})
     yield Case("convex clustering, resumed", {**own, **LONG}, True)

@@ -15,7 +15,9 @@ from flwr.supercore import log
 from corsage.clients.convex import one_output
 from corsage.clients.known_clusters.cohort import CohortClient
 from corsage.core.arrays import Array, Floats, Ints
+from corsage.core.seeding import user_keys
 from corsage.networks.batches import Examples
+from corsage.solvers.known_clusters.folds import Folds, keyed, sums_in
 from corsage.solvers.losses.floor import Floored, of_users
 from corsage.solvers.losses.linear_losses import LinearLosses
 from corsage.strategies.known_clusters.mixed_state import AVERAGED, WITHHELD, MixedModelKeys
@@ -40,7 +42,25 @@ class FlooredClient(CohortClient[MixedModelKeys]):
 
     def parts(self, data: Examples) -> Ints:
         """The part of each row: sums are of whole parts, and no row stands out in its own."""
-        return np.zeros(len(data.y), np.int64)
+        return self.folds_of(data.sizes)[1] if self.keys.folded else np.zeros(len(data.y), np.int64)
+
+    def folds_of(self, sizes: Ints) -> tuple[Ints, Ints]:
+        """The user of each row, and its fold: they are drawn for each user alone."""
+        return keyed(sizes, user_keys(self.task.seed, "folds", self.users), self.floor)
+
+    @property
+    def held(self) -> Folds:
+        """The sums of each user's rows in each fold; of users with too few nothing."""
+        return self.prepared(("folds", self.floor), self._in_folds)
+
+    def _in_folds(self) -> Folds:
+        data = self.train_data(self.limits)
+        x, (user, fold) = self.columns(data), self.folds_of(data.sizes)
+        y = doubles(data.y)
+        if self.floor >= 2:
+            some = self.shared.some[user]
+            x, y = self.shared.x * some[:, None], y * some
+        return sums_in(x, y, user, fold, len(self.users))
 
     def columns(self, data: Examples) -> Floats:
         """The rows' inputs, with the intercept's 1."""

@@ -5,7 +5,7 @@ Lyu et al. 2022, (2.3); the formulas are those of solvers/known_clusters/mixed_m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +65,10 @@ class MixedModelClient(FlooredClient):
             "weights": floats("P"),
             "offset": floats("P"),
             "shape": floats(),
+            **{name: floats("K", "P") for name in ("groups", "middles")},
+            "odds": floats("K"),
+            "own": floats("P", "P"),
+            "noise": floats(),
         },
         options={
             "ask": Text(40),
@@ -87,6 +91,7 @@ class MixedModelClient(FlooredClient):
             "quadratics": self.own_quadratics,
             "deliver": self.deliver,
             "reml": self.likelihood_sums,
+            "fold-sums": lambda got: attached("groups at home").fold_sums(self, got),
             "summary": self.summary,
             "likelihood-begin": lambda got: marginal().begin(self, got),
             "likelihood": lambda got: marginal().likelihood(self, got),
@@ -164,7 +169,10 @@ class MixedModelClient(FlooredClient):
         return Sent(rows={**sums, "theta": theta, **found})
 
     def models(self, got: Got) -> Models:
-        """theta_i at the present w_j."""
+        """theta_i at the present w_j; where groups were found, the mean over these."""
+        return over_groups(self, got, self._models)
+
+    def _models(self, got: Got) -> Models:
         theta, kind = self.theta(), got.options["as"]
         if got.options["moves"] and "root" in got.rows:
             return Models(self.tensor(self.rooted(theta, kind, got.rows)).cpu().numpy())
@@ -174,6 +182,9 @@ class MixedModelClient(FlooredClient):
 
     def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
         """A new user minimises f_i + gamma/2 |theta - w_j|^2 with its cluster's w_j."""
+        return over_groups(self, got, self._adapted)
+
+    def _adapted(self, got: Got) -> Models:
         centre = self.tensor(got.rows["w"]).expand(len(self.users), -1)
         if "root" in got.rows:
             kind = EXACT if self.network.criterion.name == "squared" else NEWTON
@@ -315,6 +326,14 @@ class MixedModelClient(FlooredClient):
         gamma = np.tile(rows["gamma"], (n, 1))
         sums = laplace_sums(now.a, now.b, gamma, centre, sure, np.zeros(n, np.int64), 1)
         return np.stack([sums.squares[0], sums.spreads[0]])
+
+
+def over_groups(client: MixedModelClient, got: Got, one: Callable[[Got], Models]) -> Models:
+    """The users' models, or where groups were found means of those in each."""
+    if "odds" not in got.rows:
+        return one(got)
+    found: Models = attached("groups at home").over_groups(client, got, one)
+    return found
 
 
 def marginal() -> Any:

@@ -9,15 +9,11 @@ import numpy as np
 
 from corsage.clients.base import Got, Sent
 from corsage.clients.convex import Answer
-from corsage.clients.known_clusters.floored import doubles
 from corsage.clients.known_clusters.mixed_model import MixedModelClient
-from corsage.core.arrays import Floats, Ints
+from corsage.core.arrays import Floats
 from corsage.core.messages.asked import floats
-from corsage.core.seeding import user_keys
-from corsage.networks.batches import Examples
-from corsage.solvers.known_clusters.folds import SINGLE_CENTRE_GRID, Folds, keyed, sums_in
+from corsage.solvers.known_clusters.folds import SINGLE_CENTRE_GRID
 from corsage.solvers.known_clusters.mixed_model import pack, personal, shrunk
-from corsage.strategies.known_clusters.single_cluster import CV
 
 
 class SingleClusterClient(MixedModelClient):
@@ -50,27 +46,3 @@ class SingleClusterClient(MixedModelClient):
                 centre = np.broadcast_to(got.rows["centres"][fold, place], b.shape)
                 errors[place] += held.errors(fold, personal(a, b, strength, centre))
         return Sent(rows={"errors": errors})
-
-    @property
-    def held(self) -> Folds:
-        """The sums of each user's samples in each fold."""
-        return self.prepared("folds", self._dealt)
-
-    def _dealt(self) -> Folds:
-        """The same, made anew; of users with too few rows nothing."""
-        data = self.train_data(self.limits)
-        x, (user, fold) = self.columns(data), self.folds_of(data.sizes)
-        y = doubles(data.y)
-        if self.floor >= 2:
-            some = self.shared.some[user]
-            x, y = self.shared.x * some[:, None], y * some
-        return sums_in(x, y, user, fold)
-
-    def folds_of(self, sizes: Ints) -> tuple[Ints, Ints]:
-        """The user of each row, and its fold: they are drawn for each user alone."""
-        return keyed(sizes, user_keys(self.task.seed, "folds", self.users), self.floor)
-
-    def parts(self, data: Examples) -> Ints:
-        """With cross-validation, the folds: sums are of whole ones."""
-        cross = getattr(self.keys, "single_cluster_lambda", "") == CV
-        return self.folds_of(data.sizes)[1] if cross else super().parts(data)

@@ -24,7 +24,6 @@ from corsage.core.arrays import Floats
 from corsage.experiments.convex_clustering.problem import accuracy, problem, squared_penalty
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
 from corsage.experiments.pictures import chosen_seeds, legend
-from corsage.experiments.runner import percents, run
 from corsage.solvers.convex_clustering.exact.edges import Edges
 from corsage.solvers.convex_clustering.exact.sum_of_norms import path
 from corsage.solvers.convex_clustering.reading import fused, refit, within_distance
@@ -44,22 +43,6 @@ NORMS, SQUARED = "sum of norms", "squared penalty"
 BASELINES = {"local": 0.8481, "global": 0.6380, "oracle": 0.8882}
 BEST = {NORMS: (0.01, 0.8686, 0.1682), SQUARED: (0.004, 0.8666, 0.3116)}
 PAPER = {NORMS: 86.8, SQUARED: 86.6}
-KMEANS = {"local_clusters_by": "kmeans", "local_clusters_number": 3}
-FEDERATION: dict[str, Any] = {
-    "dataset": "ellipses",
-    "partition": "natural",
-    "num_users": 0,
-    "model": "linear",
-    "loss": "squared-hinge",
-    "loss_scale": "mean",
-    "ridge": 0.001,
-    "fraction_train": 1.0,
-    "num_rounds": 100,
-    "local_epochs": 5,
-    "lr": 0.1,
-    "momentum": 0.0,
-    "evaluate_every": 1000,
-}
 FRAGILE = (
     "The recovery window is fragile: with the same ellipses, of the seeds 0 to 11 only seed 1 has "
     "one. Inside it the fused models are biased towards each other; refitted clusters are not."
@@ -101,30 +84,11 @@ def measure(options: Options) -> Outcome:
     found = window(losses, true, WINDOW_AT, Edges.all_pairs(losses.n))
     outcome = Outcome("Convex clustering, Figures 1 and 2 (Armacki et al. 2022)", "points")
     outcome.figures = figures(curves, levels, within_distance(local, true), found, seed)
-    if not options.quick:
-        outcome.figures += rivals(seed)
     counts = [int(fused(each.x).max()) + 1 for each in solved]
     outcome.results = [{"lam": lams.tolist(), "clusters": counts}, *map(as_json, curves.values())]
     outcome.notes = [bounds(seed), FRAGILE]
     outcome.draw = lambda theme: picture(curves, levels, within_distance(local, true), found, theme)
     return outcome
-
-
-def rivals(seed: int) -> list[Figure]:
-    """Other ways to clusters on the same users, as federations; the first three are told K = 3."""
-    wanted: tuple[tuple[str, str, dict[str, Any]], ...] = (
-        ("IFCA, told K", "ifca", {"ifca_clusters": 3}),
-        ("k-means of local models, told K", "local-clusters", KMEANS),
-        ("average linkage of local models, told K", "local-clusters", {"local_clusters_number": 3}),
-        ("average linkage of local models", "local-clusters", {}),
-        ("CFL", "cfl", {"cfl_eps1": 0.05, "cfl_eps2": 0.1}),
-        ("convex clustering, refitted", "convex-clustering", {"convex_lambda": "clusters"}),
-    )
-    shown = []
-    for title, name, keys in wanted:
-        found = run([name], (0,), **{**FEDERATION, **keys, "data_seed": seed})
-        shown.append(Figure("other ways", title, percents(found, [*found][-1]), form=".2f"))
-    return shown
 
 
 def curve(weights: Floats, models: list[Floats], seed: int) -> Curve:

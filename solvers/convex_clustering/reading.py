@@ -55,11 +55,11 @@ class Partition:
     models: Floats
 
 
-def candidates(x: Floats, smallest: int = 1, most: int | None = None) -> Iterator[Ints]:
+def candidates(x: Floats, most: int | None = None) -> Iterator[Ints]:
     """Partitions by the ratio of successive heights of the dendrogram of X, largest ratio first.
 
-    Average linkage; among the partitions into at most `most` clusters of at least `smallest`
-    users each. One cluster if all models are the same, else at least two, never N.
+    Average linkage; among the partitions into at most `most` clusters. One cluster if all models
+    are the same, else at least two, never N.
     """
     n = len(x)
     floor = FUSED * max(float(norms(x).max()), FUSED)
@@ -72,14 +72,12 @@ def candidates(x: Floats, smallest: int = 1, most: int | None = None) -> Iterato
     ratios = heights[n - counts] / heights[n - counts - 1]
     cuts = cut_tree(tree, n_clusters=counts)
     for place in np.argsort(-ratios, kind="stable"):
-        labels = in_order(cuts[:, place])
-        if np.bincount(labels).min() >= smallest:
-            yield labels
+        yield in_order(cuts[:, place])
 
 
-def candidate(x: Floats, smallest: int = 1, most: int | None = None) -> Ints | None:
+def candidate(x: Floats) -> Ints | None:
     """The first of `candidates`; None if there is none."""
-    return next(candidates(x, smallest, most), None)
+    return next(candidates(x), None)
 
 
 def linked(x: Floats, count: int) -> Ints:

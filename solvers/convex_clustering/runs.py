@@ -50,8 +50,6 @@ LADDER = (1e-3, 3e-2, 1.0)
 """Dampings that are tried at once where a step failed."""
 SHARPER = 0.01
 """The gap of the models' solutions, as a part of the one that is wanted."""
-SETTLED_SHARE = 0.1
-"""A step that changes less than that part of the tolerance ends a task without gaps."""
 TINY = float(np.finfo(np.float64).tiny)
 PICKS = 2
 """Times that the nearest answers are looked for anew, near the solution that they led to."""
@@ -71,12 +69,10 @@ class Task:
     ----------
     coupling : what joins the users.
     fold : samples that are left out of their f_i.
-    certain : whether gaps are asked for; else it is over when a step changes nothing.
     """
 
     coupling: Coupling
     fold: Fold | None = None
-    certain: bool = True
 
 
 @dataclass(frozen=True)
@@ -147,9 +143,7 @@ class Run:
         """True if it is good enough, or as good as it gets."""
         if self.gap <= tolerance or self.failed > len(LADDER):
             return True
-        if isinstance(self.task.coupling, Parts) and self.change <= STUCK_SHARE * self.gap:
-            return True
-        return not self.task.certain and self.change <= SETTLED_SHARE * tolerance
+        return isinstance(self.task.coupling, Parts) and self.change <= STUCK_SHARE * self.gap
 
     def propose(
         self,
@@ -169,8 +163,8 @@ class Run:
                 start = self._nearer(start, known, sharp)
             self.steps.append(start)
         share = HERE if self.failed > 1 else PROXIMAL_SHARE
-        fold, certain = self.task.fold, self.task.certain
-        probes = [Probe(step.x, step.v, share, fold, certain) for step in self.steps]
+        fold = self.task.fold
+        probes = [Probe(step.x, step.v, share, fold) for step in self.steps]
         if self.failed == 1 and self.best is not None:
             probes.append(Probe(self.best.x, self.best.v, HERE, fold, bound=False))
         return probes
@@ -222,11 +216,7 @@ class Run:
         else:
             reach = np.square(OUT_OF_SIGHT * (1 + norms(step.x)))
             loose = BOUNDED_BY * found.curvature / 2 * reach
-            self.near = (
-                self.near
-                if not self.task.certain
-                else min(self.near, value - lower + float(loose[~found.found].sum()))
-            )
+            self.near = min(self.near, value - lower + float(loose[~found.found].sum()))
         return value
 
     def solved(self) -> Solved:

@@ -19,7 +19,6 @@ from corsage.solvers.convex_clustering.reading import (
     EXACT_GAP,
     candidates,
     fused,
-    judged,
     read,
 )
 from corsage.solvers.convex_clustering.runs import Run, Solved, Task
@@ -82,23 +81,19 @@ class Solution:
     ----------
     penalty : lambda and the edges.
     models : of all users (N, d).
-    labels : the clusters that lambda was chosen for (N,), if it was.
     known : the users' last answers near these models, if all of them answered.
     """
 
     penalty: Penalty
     models: Floats
-    labels: Ints | None = None
     known: Expansion | None = None
 
 
 def plainly_read(solution: Solution) -> Reading:
-    """The clusters that lambda was chosen for, or those that the models show."""
+    """The clusters that the models show."""
     distinct = fused(solution.models)
     labels, n = distinct, len(distinct)
-    if solution.labels is not None:
-        labels = solution.labels
-    elif solution.penalty.lam > 0 and distinct.max() == n - 1:  # nearly fused ones, as pdmm has
+    if solution.penalty.lam > 0 and distinct.max() == n - 1:  # nearly fused ones, as pdmm has
         labels = next(candidates(solution.models, most=max(n // 2, 1)), distinct)
     return Reading(labels.tolist(), int(distinct.max()) + 1)
 
@@ -107,14 +102,10 @@ def fully_read(losses: Losses, solution: Solution) -> Reading:
     """The clusters, certified where they can be, and the bounds on lambda."""
     lam, edges, x = solution.penalty.lam, solution.penalty.edges, solution.models
     distinct = fused(x)
-    chosen = distinct if solution.labels is None else solution.labels
-    reading = Reading(chosen.tolist(), int(distinct.max()) + 1)
+    reading = Reading(distinct.tolist(), int(distinct.max()) + 1)
     if not (lam > 0 and len(edges)):
         return reading
-    if solution.labels is not None:
-        found = judged(losses, chosen, lam, edges)
-    else:
-        found = read(losses, x, lam, edges)
+    found = read(losses, x, lam, edges)
     reading = replace(reading, labels=found.labels.tolist(), exact=found.exact, gap=found.gap)
     return with_bounds(reading, losses, found.labels, found.models) if edges.complete else reading
 
@@ -171,15 +162,13 @@ def untied(users: Batched, solution: Solution) -> tuple[Reading, Floats]:
     users.local([None])
     users.at([(x, np.zeros_like(x))])
     proposed = [*islice(candidates(x), CANDIDATES), alone]
-    if solution.labels is not None:
-        proposed = [solution.labels, alone]
     found = users.solve(
         [Task(Clusters(labels)) for labels in proposed], EXACT_GAP, READING_EXCHANGES
     )
     least = found[-1].value
     gaps = [(each.value - least) / max(abs(least), BEST) for each in found]
     exact = [gap <= EXACT_GAP for gap in gaps]
-    at = 0 if solution.labels is not None else exact.index(True)
+    at = exact.index(True)
     labels, refit = proposed[at], found[at]
     sure = exact[at] and (refit.gap <= EXACT_GAP)
     reading = Reading(labels.tolist(), int(fused(x).max()) + 1, sure or None)
@@ -203,9 +192,7 @@ def known_enough(proposed: list[Ints], runs: Sequence[Run]) -> bool:
 
 
 def proposals(solution: Solution) -> list[Ints]:
-    """The clusters that were chosen; else the likeliest ones, and that everybody is alone."""
-    if solution.labels is not None:
-        return [solution.labels]
+    """The likeliest clusters, and that everybody is alone."""
     x, alone = solution.models, np.arange(len(solution.models))
     proposed = list(islice(candidates(x), CANDIDATES))
     if not proposed or len(np.unique(fused(x))) == len(x):

@@ -30,14 +30,13 @@ from corsage.core.messages.encoding import encode
 from corsage.core.messages.replies import Replies, name_users
 from corsage.core.messages.schema import Schema
 from corsage.solvers.convex_clustering.couplings import Penalty
-from corsage.solvers.convex_clustering.halves import Rules, moved_users
+from corsage.solvers.convex_clustering.halves import Rules
 from corsage.solvers.convex_clustering.newton import Newton
 from corsage.solvers.convex_clustering.pdmm import Pdmm
 from corsage.solvers.convex_clustering.splitting import Splitting
 from corsage.solvers.convex_clustering.summary import Reading
 from corsage.strategies.convex_clustering.graph import Graph
 from corsage.strategies.convex_clustering.keys import (
-    CLUSTERS,
     KNN,
     NEWTON,
     PDMM,
@@ -86,7 +85,6 @@ class ConvexClusteringState:
     solver : X, the duals, and the solver's numbers; None before the first round, as lambda is.
     certificate : the last duality gap.
     reading, refit : the clusters, and each user's model of its cluster alone, after the last round.
-    chosen : the models that did best of all, where clusters were looked for (N, d).
     disproved : users whose answers were of no convex loss, and why; they are left out for good.
     """
 
@@ -96,7 +94,6 @@ class ConvexClusteringState:
     certificate: Certificate | None = None
     reading: Reading | None = None
     refit: Floats | None = None
-    chosen: Floats | None = None
     disproved: dict[str, str] = field(default_factory=dict)
 
 
@@ -168,13 +165,10 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
             graph = yield from ask_neighbours(self.questions, users, d, self.keys.convex_neighbours)
         found = Found(Choice(self.keys.given or 0.0))
         if self.keys.given is None:
-            of_clusters = self.keys.convex_lambda == CLUSTERS
-            found = yield from choose(self.questions, graph, d, of_clusters)
+            found = yield from choose(self.questions, graph, d)
         solver: Solver = yield from self._begun(name, graph, found)
         disproved = dict(self.questions.disproof.faults)
-        self.state = ConvexClusteringState(
-            graph, found.choice, solver, chosen=found.models, disproved=disproved
-        )
+        self.state = ConvexClusteringState(graph, found.choice, solver, disproved=disproved)
 
     def _begun(self, name: str, graph: Graph, found: Found) -> Script[Solver]:
         """The solver's first numbers, of what is known and of what it takes more."""
@@ -246,11 +240,8 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         if gone := [user for user in graph.users if user not in set(users)]:
             self.job.note(f"{name_users(gone)} gone: the problem is now that of the others")
         graph, moved = graph.with_users(users)
-        chosen = self.state.chosen
-        if chosen is not None:
-            chosen = moved_users(chosen, moved.users)
         solver = self.solver.moved(moved)
-        self.state = replace(self.state, graph=graph, solver=solver, chosen=chosen)
+        self.state = replace(self.state, graph=graph, solver=solver)
 
     def shared(self) -> Arrays:
         """Nothing is the same for all."""
@@ -326,13 +317,15 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         return [*found, Finding("Left out for the rest of the run", aside)] if aside else found
 
     def extra_evaluations(self) -> dict[str, dict[str, Any]]:
-        """The clusters' own models, without any pull between them; what did best of all."""
+        """The clusters' own models, without any pull between them."""
         state, found = self.state, dict[str, dict[str, Any]]()
         reading, choice = state.reading, state.choice or Choice(0.0)
-        if state.refit is not None and reading is not None and reading.clustered(choice.for_models):
+        if (
+            state.refit is not None
+            and reading is not None
+            and reading.clustered(choice.exchanges > 0)
+        ):
             found[f"{self.name}+refit"] = {"refit": True}
-        if state.chosen is not None:
-            found[f"{self.name}+chosen"] = {"chosen": True}
         return found
 
     def user_clusters(self, row: str) -> dict[str, str]:
@@ -348,8 +341,6 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         models, state = self.models, self.state
         if options.get("refit") and state.refit is not None:
             models = state.refit
-        if options.get("chosen") and state.chosen is not None:
-            models = state.chosen
         return Parcel(rows={"x": models[self.state.graph.rows(users)]})
 
     def named_arrays(self) -> ArrayRecord:

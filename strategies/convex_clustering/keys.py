@@ -11,7 +11,7 @@ from corsage.core.errors import ConfigError
 from corsage.core.keys import Keys, key
 from corsage.solvers.convex_clustering.halves import Rules
 
-AUTO, CLUSTERS, PDMM, KNN = "auto", "clusters", "pdmm", "knn"
+AUTO, PDMM, KNN = "auto", "pdmm", "knn"
 DR, NEWTON = "dr", "newton"
 
 
@@ -24,9 +24,8 @@ class ConvexClusteringKeys(Keys):
     needs: ClassVar = {"model": "linear"}
     convex_lambda: str = key(
         AUTO,
-        "weight of the penalty: a number, auto (least loss on held-out samples), or clusters (what "
-        "does best there: clusters, one model, or own ones); the last two ask all users before "
-        "round 1, up to 8 and 14 times, with more than 50 numbers in a model some thousand times",
+        "weight of the penalty: a number, or auto (least loss on held-out samples), which asks all "
+        "users up to 8 times before round 1, and hundreds of times above 50 numbers in a model",
     )
     convex_solver: str = key(
         AUTO, "newton: steps on quadratic models, with all users and few numbers in a model; dr: "
@@ -59,7 +58,7 @@ class ConvexClusteringKeys(Keys):
     def given(self) -> float | None:
         """lambda as a number, or None if it is to be found."""
         text = self.convex_lambda
-        return None if text in (AUTO, CLUSTERS) else number("convex-lambda", text)
+        return None if text == AUTO else number("convex-lambda", text)
 
 
 def solver_of(keys: ConvexClusteringKeys, config: Config, d: int) -> str:

@@ -55,9 +55,7 @@ class Solved:
     @property
     def solution(self) -> Solution:
         """The same for the solvers."""
-        choice = self.choice
-        labels = None if choice.labels is None else np.array(choice.labels)
-        return Solution(Penalty(choice.lam, self.graph.edges), self.models, labels, self.known)
+        return Solution(Penalty(self.choice.lam, self.graph.edges), self.models, self.known)
 
 
 class ClusterReport:
@@ -111,7 +109,7 @@ class ClusterReport:
         found = [Finding("solution", self._solution(solved))]
         if reading is not None:
             rows = cluster_rows(reading, solved)
-            if len(reading.labels) == 1 or reading.clustered(solved.choice.for_models):
+            if len(reading.labels) == 1 or reading.clustered(solved.choice.exchanges > 0):
                 rows += members(reading, solved.graph.users)
             found.append(Finding("clusters", rows))
         return found
@@ -148,32 +146,18 @@ def cluster_rows(reading: Reading, solved: Solved) -> list[Row]:
     sure = "exact" if reading.exact else "not certified"
     if 1 < count == len(reading.labels):
         rows[1] = "clusters", f"none: every user has a model of its own ({sure})"
-    elif count > 1 and not reading.clustered(solved.choice.for_models):
+    elif count > 1 and not reading.clustered(solved.choice.exchanges > 0):
         own = f"{reading.alone} of {len(reading.labels)} users have models of their own"
         rows[1] = "clusters", f"none to speak of: {own} ({sure})"
     if count == 1 and reading.exact:
         rows.append(("", "lambda is at or above consensus: this is the global model"))
-    if reading.exact and 1 < count == len(reading.labels) and not solved.choice.kind:
+    if reading.exact and 1 < count == len(reading.labels):
         rows.append(("", "a larger lambda would fuse some"))
-    rows += chosen_rows(solved.choice)
     rows += bounds(reading, solved.choice.lam)
     if reading.not_refitted and count < len(reading.labels):
         rows.append(("clusters without a best model", f"{reading.not_refitted}"))
     if reading.exact and 1 < count < len(reading.labels):
         rows.append(("", "such a window of lambda can be narrow, or not exist for other samples"))
-    return rows
-
-
-def chosen_rows(choice: Choice) -> list[Row]:
-    """The best procedure on held-out samples, where clusters were looked for."""
-    if not choice.kind:
-        return []
-    rows = [("best on held-out samples", f"{choice.kind} (row +chosen)")]
-    if choice.gain is not None:
-        better = f"{choice.gain:.3g} ± {choice.error:.2g} (held-out loss)"
-        rows.append((f"gain over {choice.base}", better))
-    if choice.refit is False:
-        rows.append(("", "there the clusters' own models are worse than those at lambda"))
     return rows
 
 

@@ -32,12 +32,14 @@ class KeptSums:
     users, clusters : who they are, and each one's cluster.
     counts : each one's training records (n,).
     rows : A_i (its upper half), b_i and y'y (n, d(d+1)/2 + d + 1).
+    folds : the same of the rows in each fold, where they were asked for.
     """
 
     users: list[str] = field(default_factory=list)
     clusters: list[str] = field(default_factory=list)
     counts: Floats = field(default_factory=lambda: np.zeros(0))
     rows: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    folds: list[KeptSums] = field(default_factory=list)
 
     @classmethod
     def of(cls, answers: Sequence[Answer], train: Callable[[str], int]) -> KeptSums:
@@ -88,7 +90,8 @@ class KeptSums:
         users, clusters = (
             [names[place] for place in kept] for names in (self.users, self.clusters)
         )
-        return KeptSums(users, clusters, self.counts[kept], self.rows[kept])
+        folds = [fold.of_users(some) for fold in self.folds]
+        return KeptSums(users, clusters, self.counts[kept], self.rows[kept], folds)
 
     def prepared(self, before: Preparation | None, now: Preparation | None) -> KeptSums:
         """The sums of the same records, whose columns are shifted and scaled in another way."""
@@ -115,7 +118,8 @@ class KeptSums:
         else:
             yy, b = times**2 * yy, times * b
         parts = [pack(matrix @ a @ matrix.T), b @ matrix.T, yy[:, None]]
-        return replace(self, rows=np.concatenate(parts, axis=1))
+        folds = [fold.prepared(before, now) for fold in self.folds]
+        return replace(self, rows=np.concatenate(parts, axis=1), folds=folds)
 
 
 def check_alike(before: Preparation, now: Preparation) -> None:

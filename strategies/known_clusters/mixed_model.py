@@ -30,6 +30,7 @@ from corsage.core.arrays import Arrays
 from corsage.core.keys import Keys
 from corsage.core.messages.encoding import encode
 from corsage.core.messages.replies import Replies
+from corsage.core.registry import attached
 from corsage.strategies.known_clusters.clusters.cohorts import KnownClusters
 from corsage.strategies.known_clusters.clusters.strengths import (
     Strengths,
@@ -44,6 +45,7 @@ from corsage.strategies.known_clusters.linear_summary import LinearSummary
 from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
 from corsage.strategies.known_clusters.mixed_state import (
     ALL_COLUMNS,
+    FOUND,
     MixedModelKeys,
     MixedModelState,
 )
@@ -82,7 +84,7 @@ class MixedModel(Strategy[K, MixedModelState]):
     @cached_property
     def clusters(self) -> KnownClusters:
         """The users' clusters."""
-        together = self.keys.mixed_grouping == "all" or self.ungrouped
+        together = self.keys.mixed_grouping in ("all", FOUND) or self.ungrouped
         return KnownClusters(self.job, self.keys.known_missing, together)
 
     @property
@@ -95,6 +97,7 @@ class MixedModel(Strategy[K, MixedModelState]):
     @property
     def solution(self) -> MixedSolution:
         """The rounds of the state as it is."""
+        self.clusters.groups = self.state.groups.of
         return MixedSolution(self.job, self.clusters, self.keys, self.state)
 
     @classmethod
@@ -129,6 +132,8 @@ class MixedModel(Strategy[K, MixedModelState]):
     def opening(self) -> Script[None]:
         """Strengths that are given; those on auto come with the rounds."""
         if not self.state.strengths.lam:
+            if self.keys.mixed_grouping == FOUND:
+                yield from attached("found groups").looked_for(self.solution)
             if self.ungrouped:
                 self.job.note("nobody is in a known cluster: there is one centre for all")
             self.solution.begin()
@@ -177,11 +182,13 @@ class MixedModel(Strategy[K, MixedModelState]):
 
     def user_clusters(self, row: str) -> dict[str, str]:
         """Each user's known cluster."""
-        return self.clusters.names()
+        return self.solution.clusters.names()
 
     def findings(self) -> list[Finding]:
         """The course of the solution, the coefficients, and the variances."""
         found = self.solution.findings()
+        if self.keys.mixed_grouping == FOUND:
+            found += attached("found groups").findings(self.state.groups)
         if self.neighbours is not None:
             found += self.neighbours.findings()
         if self.inference is not None:
@@ -196,7 +203,10 @@ class MixedModel(Strategy[K, MixedModelState]):
         if self.inference is None:
             return None
         aside = self.state.aside
-        return {**self.inference.json(), "columns": aside.columns() if aside.users else {}}
+        columns = aside.columns() if aside.users else {}
+        if self.state.groups.of:
+            columns |= attached("found groups").columns(self.state.groups)
+        return {**self.inference.json(), "columns": columns}
 
     def named_arrays(self) -> ArrayRecord:
         """wbar, by the names of the model's parameters."""

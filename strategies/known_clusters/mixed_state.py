@@ -31,6 +31,8 @@ AVERAGED, WITHHELD = (
     for name in ("averaged", "withheld")
 )
 """The rows whose inputs are a group's mean in the sums that a cohort sends, and those in none."""
+FOUND = "found"
+"""mixed-grouping where nobody told the groups."""
 ALL_COLUMNS = ("all",)
 """mixed-random where users differ in all coefficients."""
 LARGEST_GAMMA = 1e3
@@ -57,8 +59,9 @@ class MixedModelKeys(ClusterKeys):
     mixed_grouping: str = key(
         "auto",
         "known: the known clusters; all: everybody in one cluster; auto: the known clusters, or if "
-        "nobody is in any, all",
-        choices=("auto", "known", "all"),
+        "nobody is in any, all; found: groups that users' sums show, if held-out records say that "
+        "they pay, else one",
+        choices=("auto", "known", "all", FOUND),
     )
     mixed_random: tuple[str, ...] = key(
         ALL_COLUMNS,
@@ -78,7 +81,8 @@ class MixedModelKeys(ClusterKeys):
         "gamma and lambda on auto, losses that are likelihoods (logistic, binomial, poisson, "
         "negative-binomial, gamma): users' effects are integrated out by quadrature (one random "
         "coefficient), by Laplace's approximation (several, and with clusters), or by neither "
-        "(quasi: the penalised quasi-likelihood, logistic only); auto: the first that can be had",
+        "(quasi: the penalised quasi-likelihood, logistic only); auto: the first that can be had, "
+        "with groups that were found quasi",
         choices=("auto", "quadrature", "laplace", "quasi"),
     )
     offset_column: str = key(
@@ -127,6 +131,11 @@ class MixedModelKeys(ClusterKeys):
     )
 
     @property
+    def folded(self) -> bool:
+        """True if the rows of a user are dealt into folds, of each of which sums are told."""
+        return self.mixed_grouping == FOUND
+
+    @property
     def held(self) -> dict[str, str]:
         """Columns whose coefficients are held, by the keys that name them."""
         return {"offset-column": self.offset_column, "weight-column": self.weight_column}
@@ -134,10 +143,22 @@ class MixedModelKeys(ClusterKeys):
 
 @dataclass
 class Search:
-    """A search for the most likely parameters, as only those who are on it can read it."""
+    """A state of an attachment, as only that can read it."""
 
     plain: str = ""
     arrays: dict[str, Array] = field(default_factory=dict)
+
+
+@dataclass
+class FoundGroups(Search):
+    """The same of groups: `arrays` are what users tell by which group they are of.
+
+    Parameters
+    ----------
+    of : the group of each user; empty where there is one centre.
+    """
+
+    of: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -159,6 +180,7 @@ class MixedModelState:
     clusters, strengths : the clusters, and the strengths as they are given or estimated.
     estimates : what those on auto were estimated from.
     likelihood : the search for the most likely parameters, of losses that are likelihoods.
+    groups : the groups that were found, where they were looked for.
     sums : those that each user sent, where they are kept.
     aside : how like the others users' sums are, and who is set aside.
     quadratics : what the quadratics of the last sums were; empty before the first.
@@ -182,6 +204,7 @@ class MixedModelState:
     strengths: Strengths = field(default_factory=Strengths)
     estimates: Estimates = field(default_factory=Estimates)
     likelihood: Search = field(default_factory=Search)
+    groups: FoundGroups = field(default_factory=FoundGroups)
     sums: KeptSums = field(default_factory=KeptSums)
     aside: Aside = field(default_factory=Aside)
     quadratics: str = ""

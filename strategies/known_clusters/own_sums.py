@@ -161,8 +161,8 @@ class OwnSums:
 
     def heard(self, present: Present, number: int) -> Script[tuple[KeptSums, Floats, Replies]]:
         """The sums of who answers, and how far their models moved."""
-        if self.exact and self.state.sums.are_of(present):
-            known = self.state.heard = self.state.sums
+        if self.exact and self.state.at_hand.are_of(present):
+            known = self.state.heard = self.state.at_hand
             return known, np.zeros(2), Replies(users=list(known.users))
         asked = ask_each(self.job, present, self.question, counted=True)
         replies = yield asked

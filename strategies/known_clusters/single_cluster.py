@@ -30,7 +30,7 @@ from corsage.strategies.known_clusters.coins.conversation import (
 )
 from corsage.strategies.known_clusters.mixed_model import MixedModel
 from corsage.strategies.known_clusters.mixed_solution import MixedSolution
-from corsage.strategies.known_clusters.mixed_state import ALL_COLUMNS, MixedModelKeys
+from corsage.strategies.known_clusters.mixed_state import ALL_COLUMNS, FOUND, MixedModelKeys
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
@@ -47,6 +47,11 @@ class SingleClusterKeys(MixedModelKeys):
     single_cluster_lambda: str = key(
         AUTO, "pull of users to their one centre: a number, auto, or cv: by cross-validation"
     )
+
+    @property
+    def folded(self) -> bool:
+        """True if lambda is found by cross-validation."""
+        return self.single_cluster_lambda == CV
 
 
 class SingleCluster(MixedModel[SingleClusterKeys]):
@@ -72,6 +77,10 @@ class SingleCluster(MixedModel[SingleClusterKeys]):
 
     def opening(self) -> Script[None]:
         """Choose lambda by cross-validation, if that is wanted."""
+        if self.keys.mixed_grouping == FOUND:
+            raise ConfigError(
+                "mixed-grouping=found: single-cluster has one; mixed-model finds them."
+            )
         if self.keys.single_cluster_lambda != CV or self.state.strengths.lam:
             yield from super().opening()
             return

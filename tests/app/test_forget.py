@@ -62,6 +62,7 @@ def coefficients(folder: Path) -> dict[str, Floats]:
         {"scale": "none"},
         {"scale": "user", "mixed_variances": "full"},
         {"cluster": "alone"},
+        {"mixed_grouping": "found"},
     ],
 )
 def test_what_is_left_is_a_run_without_the_user(keys: dict[str, Any], tmp_path: Path) -> None:

@@ -45,6 +45,8 @@ NONE = ConfigRecord()
 COINS = {"known_p0": 0.1, "known_p": 0.4, "num_rounds": 4, "known_gamma": 1.5, "known_lambda": 0.8}
 AUTO = {"known_gamma": "auto", "known_lambda": "auto", "num_rounds": 3}
 QUICK = {"mixed_intervals": "never"}
+FOUND = {"mixed_grouping": "found", "mixed_summary": "none"}
+APART = {"cluster_variance": 20, "user_variance": 0.1, "samples_per_user": 12}
 STRENGTHS = str(Path(__file__).parents[1] / "support" / "strengths.json")
 NODES = st.sampled_from([2, 3, 5, 12])
 EXAMPLES = int(os.environ.get("FUZZ", "1"))
@@ -66,6 +68,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "strengths are estimated": ("async-al2sgd", {**HIERARCHICAL, **AUTO}),
     "and in rounds": ("mixed-model", {**LOGISTIC, **AUTO, "num_rounds": 12, "mixed_em_rounds": 4}),
+    "groups are found": ("mixed-model", {**LOGISTIC, **AUTO, "num_rounds": 12, **FOUND}),
+    "and of squares": ("mixed-model", {**HIERARCHICAL, **AUTO, **APART, **FOUND}),
     "and refined": ("mixed-model", {**HIERARCHICAL, **AUTO, "known_refine": 1, **QUICK}),
     "lambda is sought": ("convex-clustering", {"convex_lambda": "auto", "num_rounds": 4}),
     "duals at the server": ("convex-clustering", {"convex_solver": "pdmm", "num_rounds": 6}),
@@ -258,7 +262,6 @@ def walk(name: str, keys: dict[str, Any], **more: Any) -> None:
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few lambda along a path: what is asked about one is asked about all."""
     monkeypatch.setattr(selection, "MODELS_GRID", 5)
-    monkeypatch.setattr(selection, "COARSE", 3)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -95,8 +95,12 @@ class KnownClusters:
     ----------
     job : whose users they are.
     missing : the cluster of users that have no known one; none: they are refused.
-    together : everybody is in one cluster.
+    together : everybody is in one cluster, unless groups were found.
     all_apart : if the users of one cluster are told apart, those of all others are too.
+
+    Attributes
+    ----------
+    groups : where clusters were found, each user's; who came later is in the first of them.
     """
 
     def __init__(
@@ -108,19 +112,23 @@ class KnownClusters:
     ) -> None:
         self.job, self.missing = job, missing
         self.together, self.all_apart = together, all_apart
+        self.groups: Mapping[str, str] = {}
         self._seen: tuple[object, ...] = ()
         self._names: ClusterNames | None = None
         self._present = Present([], [], [])
         self._noted: tuple[object, dict[str, Cohort]] = (None, {})
 
-    def cluster_of(self, member: Member) -> str:
+    def cluster_of(self, user: str, member: Member) -> str:
         """The cluster of a user; none is an empty name."""
+        if self.groups:
+            return self.groups.get(user) or min(self.groups.values())
         return "all" if self.together else member.cluster or self.missing
 
     def names(self) -> dict[str, str]:
         """Each user's cluster, if there are any: one for all is none."""
         members = self.job.members.everybody
-        return {} if self.together else {u: self.cluster_of(m) for u, m in members.items()}
+        none = self.together and not self.groups
+        return {} if none else {u: self.cluster_of(u, m) for u, m in members.items()}
 
     def of_evaluation(self, names: ClusterNames, options: Mapping[str, Any]) -> list[Cohort]:
         """The cohorts of an evaluation: those that train, or those that come only after."""
@@ -158,7 +166,7 @@ class KnownClusters:
 
     def _number(self, names: ClusterNames) -> None:
         members = self.job.members.everybody
-        found = {self.cluster_of(members[user]) for user in self.job.members.users}
+        found = {self.cluster_of(user, members[user]) for user in self.job.members.users}
         names.known = names.known + sorted(found - {*names.known, ""}, key=reading_order)
         if self.all_apart and names.apart:
             names.apart = list(names.known)
@@ -166,7 +174,7 @@ class KnownClusters:
     def check(self) -> None:
         """Refuse users without a cluster; those that come later are left out."""
         members, users = self.job.members.everybody, self.job.members.roster.users
-        missing = [user for user in users if not self.cluster_of(members[user])]
+        missing = [user for user in users if not self.cluster_of(user, members[user])]
         if self.job.progress.round == 0:
             check_clusters(users, missing)
         elif missing:
@@ -174,7 +182,7 @@ class KnownClusters:
 
     def _grouped(self, users: list[str], names: ClusterNames) -> list[Cohort]:
         members = self.job.members.everybody
-        known = [user for user in users if self.cluster_of(members[user])]
+        known = [user for user in users if self.cluster_of(user, members[user])]
         progress = self.job.progress
         return cohorts_of(members, known, self.cluster_of, progress, frozenset(names.apart))
 
@@ -182,7 +190,7 @@ class KnownClusters:
 def cohorts_of(
     members: dict[str, Member],
     users: Iterable[str],
-    cluster_of: Callable[[Member], str],
+    cluster_of: Callable[[str, Member], str],
     progress: Progress,
     apart: frozenset[str] = frozenset(),
 ) -> list[Cohort]:
@@ -193,7 +201,7 @@ def cohorts_of(
     groups: dict[tuple[str, int, str, int], list[str]] = {}
     for user in users:
         member = members[user]
-        cluster = cluster_of(member)
+        cluster = cluster_of(user, member)
         own = user if cluster in apart else ""
         version = progress.versions.get(user, 0)
         groups.setdefault((cluster, member.node, own, version), []).append(user)

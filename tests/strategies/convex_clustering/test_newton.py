@@ -1,4 +1,4 @@
-"""Newton's rounds, the whole choice in a few exchanges, and what is said of it."""
+"""Newton's rounds, the choice of lambda in a few exchanges, and what is said of it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.metrics import adjusted_rand_score
 
 from corsage.core.errors import ConfigError
-from corsage.solvers.convex_clustering import selection
 from corsage.solvers.convex_clustering.exact import sum_of_norms
 from corsage.solvers.convex_clustering.newton import Newton
 from corsage.strategies.convex_clustering.convex_clustering import (
@@ -80,27 +78,6 @@ def test_the_state_is_stored_with_its_infinities() -> None:
     assert isinstance(again.solver, Newton)
     assert again.solver.lower == strategy.solver.lower  # type: ignore[union-attr]
     assert np.array_equal(again.solver.hessian, strategy.solver.hessian)  # type: ignore[union-attr]
-
-
-def test_clusters_are_found_certified_and_refitted_in_a_handful_of_exchanges(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(selection, "COARSE", 8)  # half as many lambda, of the same path
-    strategy, result, _ = federate(
-        "convex-clustering", 2, convex_lambda="clusters", fraction_train=1.0, num_rounds=20,
-        evaluate_every=1000, samples_per_user=30, **FEW,
-    )  # fmt: skip
-    assert isinstance(strategy, ConvexClustering)
-    choice = strategy.state.choice
-    assert choice is not None and choice.labels is not None
-    assert choice.exchanges <= 14
-    assert adjusted_rand_score(np.array(choice.labels), np.repeat([0, 1, 2], 6)) == 1
-    rows = {row["strategy"]: row["accuracy"]["mean"] for row in result.json()}
-    assert rows["convex-clustering+chosen"] > 0.85
-    assert rows["convex-clustering+refit"] > 0.85
-    assert "best on held-out samples" in str(strategy.findings())
-    assert strategy.progress.round <= 2
-    assert strategy.progress.questions + strategy.progress.round <= 21  # and three evaluations
 
 
 def test_where_nobody_is_fused_no_clusters_are_spoken_of() -> None:

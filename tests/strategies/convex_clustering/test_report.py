@@ -15,7 +15,6 @@ from corsage.app.local_grid import LocalGrid
 from corsage.core.errors import ModelError
 from corsage.solvers.convex_clustering.exact.sum_of_norms import fit
 from corsage.solvers.convex_clustering.reading import refitted_models
-from corsage.solvers.convex_clustering.selection import MODELS
 from corsage.solvers.convex_clustering.summary import Reading, fully_read, plainly_read
 from corsage.solvers.losses.convex import points
 from corsage.strategies.convex_clustering.convex_clustering import ConvexClustering
@@ -59,14 +58,6 @@ def test_in_full_the_clusters_are_certified_and_lambda_is_compared_with_theory()
     assert reading.theorem1 == pytest.approx(0.05)
     assert reading.necessary == pytest.approx(0.05)
     assert reading.theorem2 == pytest.approx(5.0 / (2 * (4 - 2)))
-
-
-def test_clusters_that_lambda_was_chosen_for_are_judged_as_they_are() -> None:
-    wrong = solved(labels=[0, 1, 1, 0])
-    reading = fully_read(losses(), wrong.solution)
-    assert reading.labels == [0, 1, 1, 0]
-    assert reading.exact is False
-    assert plainly_read(wrong.solution).labels == [0, 1, 1, 0]
 
 
 def test_without_asking_the_clusters_are_those_that_the_models_show() -> None:
@@ -159,16 +150,6 @@ def test_how_sure_the_clusters_are(reading: Reading, words: list[str], absent: l
     assert not any(word in found for word in absent)
 
 
-def test_the_gain_is_told_if_it_was_measured() -> None:
-    reading = Reading([0, 0, 1, 1], 2)
-    words = {"kind": "k-means", "base": "own models", "gain": 0.25, "error": 0.031}
-    found = text(cluster_rows(reading, solved(labels=[0, 0, 1, 1], refit=False, **words)))
-    assert "gain over own models: 0.25 ± 0.031 (held-out loss)" in found
-    assert "best on held-out samples: k-means (row +chosen)" in found
-    assert "own models are worse than those at lambda" in found
-    assert "gain" not in text(cluster_rows(reading, solved()))
-
-
 def test_the_first_clusters_are_listed_with_their_first_users() -> None:
     users = [f"u{i}" for i in range(30)]
     rows = members(Reading([0] * 8 + list(range(1, 23)), 23), users)
@@ -233,15 +214,12 @@ def test_every_user_its_own_is_a_finding() -> None:
 
 def test_a_lambda_that_was_chosen_for_models_makes_no_clusters_of_a_few_users() -> None:
     reading = Reading([0, 0, 1, 2, 3], 4, exact=True)
-    for choice in (Choice(0.1, 7), Choice(0.1, 11, kind=MODELS)):
-        assert not reading.clustered(choice.for_models)
-        found = text(cluster_rows(reading, replace(solved(), choice=choice)))
-        assert "none to speak of: 3 of 5 users have models of their own (exact)" in found
-    for choice in (Choice(0.1), Choice(0.1, 11, kind="the path of lambda, 4 clusters")):
-        assert reading.clustered(choice.for_models)
-        assert "4, exact" in text(cluster_rows(reading, replace(solved(), choice=choice)))
+    assert not reading.clustered(True) and reading.clustered(False)
+    found = text(cluster_rows(reading, replace(solved(), choice=Choice(0.1, 7))))
+    assert "none to speak of: 3 of 5 users have models of their own (exact)" in found
+    assert "4, exact" in text(cluster_rows(reading, solved(0.1)))
     most = Reading([0, 0, 0, 1, 2], 3)
-    assert most.alone == 2 and most.clustered(Choice(0.1, 7).for_models)
+    assert most.alone == 2 and most.clustered(True)
 
 
 def test_models_outlive_what_cannot_be_said_of_their_clusters(

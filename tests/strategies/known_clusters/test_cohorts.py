@@ -40,7 +40,7 @@ from tests.support.resuming import Resume, Stop
 CLUSTERS = st.lists(st.sampled_from("abcdef"), min_size=1, max_size=40)
 
 
-def cluster_of(member: Member) -> str:
+def cluster_of(user: str, member: Member) -> str:
     return member.cluster
 
 

@@ -1,0 +1,167 @@
+"""Groups of users that nobody told: a mixture of Gaussian priors, from users' sums.
+
+    theta_i ~ sum_k pi_k N(w_k, sigma^2 L L'),   w_k ~ N(wbar, sigma^2 R R'),
+
+where wbar and R are the centre and the root of the one-centre model (tree.py, whose A, b, yy, P, q
+these are). The w_k are integrated out, as in restricted likelihood: without, more groups would
+always be likelier. A user's group and the w_k are taken to be independent given the data
+(variational EM: Bishop 2006, 10.2); with one group it is exact. Every step raises the bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from corsage.core.arrays import Floats, Ints
+from corsage.solvers.known_clusters.blocks import Sums
+from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, FULL
+
+MOST_RISES = 60
+ENOUGH = 1e-3
+"""A step that raises the bound, a log likelihood, by less is the last."""
+WITHIN = 0.3
+"""The deviations within groups at the start, as a share of those around one centre."""
+SURE = 0.9
+"""The membership in a group of who begins in it."""
+NEARLY_NONE = 1e-300
+
+
+@dataclass(frozen=True)
+class OneCentre:
+    """wbar (d,), R (d, r) and sigma^2 of the model of one centre."""
+
+    centre: Floats
+    root: Floats
+    sigma2: float
+
+
+@dataclass(frozen=True)
+class Told:
+    """V = L K^-1 L' of users (n, d, d), and what they say of their centres, given L (d, r)."""
+
+    v: Floats
+    said: Sums
+
+    @classmethod
+    def of(cls, users: Sums, root: Floats) -> Told:
+        """Of users' sums."""
+        k = root.T @ users.a @ root + np.eye(root.shape[1])
+        v = root @ np.linalg.inv(k) @ root.T
+        own = times(v, users.b)
+        p, q = users.a - users.a @ v @ users.a, users.b - times(users.a, own)
+        left = users.yy - np.sum(users.b * own, axis=1)
+        return cls(v, Sums(p, q, left, np.linalg.slogdet(k)[1]))
+
+    def squares(self, w: Floats) -> Floats:
+        """Squares that are left of the labels of each user around each centre (n, k)."""
+        pw = np.einsum("nij,kj->nki", self.said.a, w) - 2 * self.said.b[:, None]
+        return np.asarray(self.said.yy[:, None] + np.einsum("nki,ki->nk", pw, w))
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The groups.
+
+    Parameters
+    ----------
+    shares : pi (k,).
+    centres : w_k (k, d).
+    root : L (d, r).
+    sigma2 : of the noise.
+    unsure : the covariances of the w_k over sigma^2 (k, d, d).
+    bound : of the log likelihood, from below.
+    """
+
+    shares: Floats
+    centres: Floats
+    root: Floats
+    sigma2: float
+    unsure: Floats | None = None
+    bound: float = -np.inf
+
+    def members(self, told: Told) -> Floats:
+        """The probability of each user to be of each group (n, k)."""
+        logs = np.log(self.shares) - told.squares(self.centres) / self.sigma2 / 2
+        if self.unsure is not None:
+            logs -= np.einsum("nij,kji->nk", told.said.a, self.unsure) / 2
+        found = np.exp(logs - logs.max(1, keepdims=True))
+        return np.asarray(found / found.sum(1, keepdims=True))
+
+    def models(self, users: Sums) -> Floats:
+        """theta_i (n, d): means over what users' groups may be."""
+        told = Told.of(users, self.root)
+        centre = self.members(told) @ self.centres
+        return np.asarray(centre + times(told.v, users.b - times(users.a, centre)))
+
+    @property
+    def known(self) -> Mixture:
+        """The same, its centres taken for known: so are users told of it."""
+        return replace(self, unsure=None)
+
+
+def times(a: Floats, b: Floats) -> Floats:
+    """A b of each user (n, d)."""
+    return np.asarray((a @ b[..., None])[..., 0])
+
+
+def mixture(users: Sums, records: float, one: OneCentre, labels: Ints, kind: str) -> Mixture:
+    """The groups, from where users are in those of `labels` (n,); L is of this shape."""
+    *_, found = steps(users, records, one, labels, kind)
+    return found
+
+
+def steps(
+    users: Sums, records: float, one: OneCentre, labels: Ints, kind: str
+) -> Iterator[Mixture]:
+    """The same, step by step."""
+    n, k = len(labels), int(labels.max()) + 1
+    root = WITHIN * one.root
+    told = Told.of(users, root)
+    member = np.full((n, k), (1 - SURE) / max(k - 1, 1))
+    member[np.arange(n), labels] = SURE if k > 1 else 1.0
+    now, before = centred(told, member, one, root, records), -np.inf
+    for _ in range(MOST_RISES):
+        yield now
+        if now.bound - before < ENOUGH:
+            return
+        before = now.bound
+        now = replace(now, root=around(users, told, now, member, kind))
+        told = Told.of(users, now.root)
+        member = now.members(told)
+        now = centred(told, member, one, now.root, records)
+
+
+def centred(told: Told, member: Floats, one: OneCentre, root: Floats, records: float) -> Mixture:
+    """The shares, centres and the noise given the memberships (n, k), and the bound there."""
+    p, q = np.einsum("nk,nij->kij", member, told.said.a), member.T @ told.said.b
+    h = one.root.T @ p @ one.root + np.eye(one.root.shape[1])
+    slope = (q - p @ one.centre) @ one.root
+    away = np.asarray(np.linalg.solve(h, slope[..., None])[..., 0])
+    w, shares = one.centre + away @ one.root.T, np.maximum(member.mean(0), NEARLY_NONE)
+    square = float((member * told.squares(w)).sum() + np.square(away).sum())
+    sigma2 = max(square / records, NEARLY_NONE)
+    bound = float((member * np.log(shares / np.maximum(member, NEARLY_NONE))).sum())
+    bound -= float(told.said.ld.sum() + np.linalg.slogdet(h)[1].sum()) / 2
+    bound -= records / 2 * (np.log(2 * np.pi * sigma2) + 1)
+    unsure = one.root @ np.linalg.inv(h) @ one.root.T
+    return Mixture(shares, w, root, sigma2, unsure, bound)
+
+
+def around(users: Sums, told: Told, now: Mixture, member: Floats, kind: str) -> Floats:
+    """L of a shape, of what is expected of the users' deviations from their centres."""
+    assert now.unsure is not None
+    rest = users.b[:, None] - np.einsum("nij,kj->nki", users.a, now.centres)
+    away = np.einsum("nij,nkj->nki", told.v, rest) * np.sqrt(member)[..., None]
+    gain, wide = told.v @ users.a, np.einsum("nk,kij->nij", member, now.unsure)
+    whole = (told.v + gain @ wide @ gain.mT).sum(0)
+    whole = (whole + np.einsum("nki,nkj->ij", away, away) / now.sigma2) / len(member)
+    if kind == FULL:
+        values, vectors = np.linalg.eigh(whole)
+        return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
+    varies, size = now.root.any(1), np.diag(whole)
+    if kind != DIAGONAL:
+        size = size[varies].sum() / max(int(varies.sum()), 1)
+    return np.diag(np.sqrt(np.maximum(varies * size, 0.0)))

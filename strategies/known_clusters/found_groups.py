@@ -1,0 +1,203 @@
+"""Groups that nobody told, `mixed-grouping=found`: from the sums of folds, in one exchange.
+
+A user sends what `mixed-model` asks for with the squared loss, for each of a few folds of its rows
+apart. Whether groups pay, and which, is found from these (variances/found_groups.py); then they are
+the mixed model's clusters. A user's model is the mean of those it would have in each group, by the
+probabilities that it is of them: its own rows tell it these, so new users have theirs, too. With
+other losses the groups are those of least squares, and the models are the loss's own within them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from corsage.core.arrays import Arrays, Floats
+from corsage.core.errors import ConfigError
+from corsage.core.registry import LIKELIHOODS
+from corsage.solvers.known_clusters.folds import HELD_OUT_FOLDS
+from corsage.solvers.known_clusters.variances.found_groups import found_groups
+from corsage.solvers.known_clusters.variances.mixtures import Told
+from corsage.strategies.known_clusters.clusters.cohorts import (
+    ClusterNames,
+    Cohort,
+    KnownClusters,
+    Present,
+)
+from corsage.strategies.known_clusters.coins.conversation import (
+    Request,
+    ask_each,
+    check_enough,
+)
+from corsage.strategies.known_clusters.coins.impossible import quadratic_fault
+from corsage.strategies.known_clusters.kept_sums import KeptSums
+from corsage.strategies.known_clusters.mixed_solution import MixedSolution
+from corsage.strategies.known_clusters.mixed_state import ALL_COLUMNS, FoundGroups
+from corsage.strategies.known_clusters.own_sums import TRAVELLED, note_floor
+from corsage.strategies.rounds.job import Job
+from corsage.strategies.rounds.results import Finding
+from corsage.strategies.rounds.turns import Script
+
+EVERYBODY_IN = "all"
+"""The cluster of everybody, before any group is known."""
+MOST_LOOKED_AT = 20_000_000
+"""n d^3 beyond which mixtures take minutes: each is fitted without each fold."""
+FEW_ROWS = 2
+
+
+def looked_for(solution: MixedSolution) -> Script[None]:
+    """Look for groups, before the first round."""
+    job, state = solution.job, solution.state
+    check(solution)
+    present = KnownClusters(job, together=True).meet(ClusterNames())
+    sums = state.sums
+    if not sums.folds:
+        sums = yield from asked(solution, present)
+    state.groups = of_sums(solution, sums)
+    if state.groups.of:
+        state.clusters = ClusterNames()
+        solution.clusters.groups = state.groups.of
+    where = {user: state.groups.of.get(user, EVERYBODY_IN) for user in sums.users}
+    if job.loss == "squared" and plain(job):
+        state.heard = sums.moved(where).worth_keeping()
+        if solution.keys.mixed_keep_sums:
+            state.sums = state.heard
+
+
+def check(solution: MixedSolution) -> None:
+    """Refuse what groups cannot be found for."""
+    present = KnownClusters(solution.job, together=True).meet(ClusterNames())
+    users, d = sum(len(c.users) for c in present.cohorts), solution.size
+    why = solution.own_sums.untold_sums(present)
+    if solution.keys.mixed_random != ALL_COLUMNS:
+        why = "users differ in all coefficients there: mixed-random=all"
+    elif solution.job.loss in LIKELIHOODS:
+        why = f"groups are found by squares, not with loss={solution.job.loss}"
+    elif users * d**3 > MOST_LOOKED_AT:
+        why = f"{users:,} users with {d:,} coefficients are too many to fit mixtures to"
+    if why:
+        raise ConfigError(f"mixed-grouping=found: {why}.")
+
+
+def plain(job: Job) -> bool:
+    """True if squares are those that the loss is, too."""
+    model = job.config.model
+    return model.loss_scale != "mean" and not model.ridge
+
+
+# The exchange.
+
+
+def asked(solution: MixedSolution, present: Present) -> Script[KeptSums]:
+    """The sums of all users, and of each fold."""
+    conversation = ask_each(solution.job, present, partial(question, solution), counted=True)
+    replies = yield conversation
+    check_enough(solution.job, 0, replies)
+    answers = [answer for own in conversation.found.values() for answer in own]
+    note_floor(solution.job, answers)
+    rows = np.concatenate([answer.rows["folds"] for answer in answers])
+    note_folds(solution.job, rows[..., -1])
+    users = [user for answer in answers for user in answer.cohort.users]
+    clusters = [EVERYBODY_IN] * len(users)
+    folds = [
+        KeptSums(users, clusters, own[:, -1], np.ascontiguousarray(own[:, :-1]))
+        for own in rows.swapaxes(0, 1)
+    ]
+    whole = rows.sum(1)
+    return KeptSums(users, clusters, whole[:, -1], np.ascontiguousarray(whole[:, :-1]), folds)
+
+
+def question(solution: MixedSolution, cohort: Cohort) -> Request:
+    """The question to a cohort."""
+    d, users, members = solution.size, len(cohort.users), solution.job.members.everybody
+    template = {"folds": np.zeros((users, HELD_OUT_FOLDS, d * (d + 1) // 2 + d + 2))}
+    counts = [members[user].train for user in cohort.users]
+    intercept = solution.job.config.model.intercept
+    fault = partial(fold_fault, d=d, counts=counts, intercept=intercept)
+    options = {"ask": "fold-sums", "each": True} if users > 1 else {"ask": "fold-sums"}
+    return Request(cohort, {}, options, template, TRAVELLED[2:], fault, each=True)
+
+
+def fold_fault(rows: Arrays, d: int, counts: Sequence[int], intercept: bool) -> str:
+    """Sums of folds are of squares, and together those of all records, or of none."""
+    folds, whole = rows["folds"], rows["folds"].sum(1)
+    some = whole[:, -1] > 0
+    if (folds[..., -1] < 0).any() or (whole[some, -1] != np.array(counts)[some]).any():
+        return "its sums cannot be: its folds are not of all its records"
+    parts = folds[..., :-1].reshape(-1, folds.shape[2] - 1)
+    known = folds[..., -1].ravel().tolist() if intercept else []
+    return quadratic_fault({"sums": parts}, d, True, known)
+
+
+def note_folds(job: Job, counts: Floats) -> None:
+    """Say whose folds are fewer, and whose are of so few rows that they are nearly these."""
+    there = counts > 0
+    few = (there.sum(1) < HELD_OUT_FOLDS).sum()
+    near = ((counts <= FEW_ROWS) & there).any(1).sum()
+    if few:
+        job.note(
+            f"mixed-grouping=found: {few:,} of {len(counts):,} users have rows for fewer folds"
+        )
+    if near and not job.members.at_home:
+        job.note(
+            f"mixed-grouping=found: {near:,} users sent sums of {FEW_ROWS} rows or "
+            "fewer, which are nearly the rows; a larger min-share makes larger folds"
+        )
+
+
+# The groups.
+
+
+def of_sums(solution: MixedSolution, sums: KeptSums) -> FoundGroups:
+    """The groups by all users that are like the others; who is not has one as well."""
+    job, d = solution.job, solution.size
+    users = sums.in_order([EVERYBODY_IN], d)
+    alike = solution.own_sums.fit.alike(users) if plain(job) else users
+    inside = [*alike.users]
+    folds = [fold.of_users(inside).in_order([EVERYBODY_IN], d) for fold in sums.folds]
+    counts = np.stack([fold.counts for fold in folds])
+    parts = [fold.plain() for fold in folds]
+    found = found_groups(
+        parts, counts, alike.drawn(job.config.run.seed), job.config.model.intercept
+    )
+    tried = [(one.groups, one.gain, one.sure) for one in found.tried]
+    if found.mixture is None:
+        return FoundGroups(json.dumps({"tried": tried}))
+    mixture = found.mixture
+    member = mixture.members(Told.of(users.plain(), mixture.root))
+    rows = dict(zip(users.users, np.round(member, 4).tolist(), strict=True))
+    of = {
+        user: f"group {place + 1}"
+        for user, place in zip(users.users, member.argmax(1), strict=True)
+    }
+    sent = {
+        "odds": np.log(mixture.shares), "middles": mixture.centres, "own": mixture.root,
+        "noise": np.array(mixture.sigma2),
+    }  # fmt: skip
+    return FoundGroups(json.dumps({"tried": tried, "members": rows}), sent, of)
+
+
+def findings(groups: FoundGroups) -> list[Finding]:
+    """The number of groups, and by how much less they err on held-out records than one centre."""
+    told = json.loads(groups.plain or "{}")
+    names = sorted({*groups.of.values()})
+    sizes = [sum(own == name for own in groups.of.values()) for name in names]
+    some = ", ".join(map(str, sizes))
+    rows = [("groups", f"{len(names)}, of {some} users" if names else "none that pay: one centre")]
+    for count, gain, sure in told.get("tried", []):
+        apart = f"{-gain:+.1%} held-out squared error ({abs(sure):.1f} standard errors)"
+        rows.append((f"{count} groups beside one centre", apart))
+    return [Finding("groups that were found", rows)]
+
+
+def columns(groups: FoundGroups) -> dict[str, dict[str, Any]]:
+    """Columns for tables of users: how likely each is of each group."""
+    members = json.loads(groups.plain)["members"]
+    count = len({*groups.of.values()})
+    return {
+        f"p_group_{k + 1}": {user: own[k] for user, own in members.items()} for k in range(count)
+    }

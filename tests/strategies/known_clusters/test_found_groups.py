@@ -1,0 +1,132 @@
+"""`mixed-grouping=found` through a run: what is sent once, taken, told, forgotten and refused."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from corsage.app.command import run
+from corsage.app.run.loaded import load
+from corsage.core.errors import ConfigError
+from tests.support.federations import federate, reference
+from tests.support.known_users import HIERARCHICAL
+
+FOUND: dict[str, Any] = {
+    **HIERARCHICAL, "known_gamma": "auto", "known_lambda": "auto", "mixed_grouping": "found",
+    "mixed_intervals": "never", "mixed_variances": "one", "users_per_cluster": 12,
+    "cluster_variance": 4.0, "user_variance": 0.05, "samples_per_user": 8, "data_seed": 0,
+}  # fmt: skip
+"""Users in three clusters, whose names are not told."""
+
+
+def test_groups_are_found_in_one_exchange_whatever_the_nodes() -> None:
+    one, result, _ = reference("mixed-model", **FOUND)
+    other, *_ = federate("mixed-model", 3, **FOUND)
+    for name, array in one.state.groups.arrays.items():
+        assert np.array_equal(array, other.state.groups.arrays[name])
+    assert one.state.groups.of == other.state.groups.of
+    assert np.array_equal(one.state.w, other.state.w)
+    assert one.progress.round == 1 and one.job.traffic.messages == 36 * (
+        1 + 1
+    )  # sums up, models down
+    found, known = result.summaries[0].clusters, result.summaries[0].known_clusters
+    pairs = {(found[user], known[user]) for user in known}
+    assert len(pairs) == 3 == len({own for own, _ in pairs})
+    told = dict(next(f for f in one.findings() if f.title.startswith("groups")).rows)
+    assert told["groups"] == "3, of 12, 12, 12 users"
+    assert "3 groups beside one centre" in told
+    members = one.estimates()["columns"]
+    assert {f"p_group_{k}" for k in (1, 2, 3)} <= {*members}
+    first = [sum(members[f"p_group_{k}"][user] for k in (1, 2, 3)) for user in known]
+    assert first == pytest.approx([1.0] * 36, abs=1e-3)
+
+
+def test_they_are_as_good_as_known_ones_and_of_one_cluster_there_is_one_centre() -> None:
+    errors = {}
+    for grouping in ("found", "known", "all"):
+        _, result, _ = reference("mixed-model", **{**FOUND, "mixed_grouping": grouping})
+        errors[grouping] = np.mean([*result.summaries[0].per_user.values()])
+    assert errors["found"] == pytest.approx(errors["known"], rel=0.01)
+    assert errors["found"] < 0.95 * errors["all"]
+    alike = {**FOUND, "cluster_variance": 0.0, "user_variance": 0.5}
+    none, result, _ = federate("mixed-model", **alike)
+    same, wanted, _ = federate("mixed-model", **{**alike, "mixed_grouping": "all"})
+    assert "none that pay" in str(none.findings()) and not result.summaries[0].clusters
+    assert none.state.w == pytest.approx(same.state.w, rel=1e-9)
+    found, own = (each.summaries[0].per_user for each in (result, wanted))
+    assert found == pytest.approx(own, rel=1e-6)
+
+
+def test_new_users_are_in_groups_by_their_own_rows() -> None:
+    _, result, _ = federate("mixed-model", new_users=0.25, **FOUND)
+    rows = {row.strategy: row for row in result.summaries}
+    trained = np.mean([*rows["mixed-model"].per_user.values()])
+    new = next(row for name, row in rows.items() if name != "mixed-model" and "new" in name)
+    assert np.mean([*new.per_user.values()]) < 1.15 * trained
+
+
+def test_other_losses_have_their_own_fit_within_groups_of_least_squares() -> None:
+    keys: dict[str, Any] = {
+        "dataset": "ellipses", "loss": "logistic", "users_per_cluster": 12, "samples_per_user": 15,
+        "known_gamma": "auto", "known_lambda": "auto", "num_rounds": 20, "evaluate_every": 1000,
+        "mixed_neighbours": "never",
+    }  # fmt: skip
+    found, result, _ = federate("mixed-model", mixed_grouping="found", **keys)
+    assert found.state.done and len({*found.state.groups.of.values()}) == 3
+    assert np.mean([*result.summaries[0].per_user.values()]) > 0.87
+
+
+def table(folder: Path, sizes: list[int]) -> Path:
+    rng = np.random.default_rng(3)
+    user = np.repeat(np.arange(len(sizes)), sizes)
+    x = rng.standard_normal((len(user), 2))
+    w = np.array([[2.0, 0.0], [-2.0, 1.0]])[user % 2]
+    y = (x * w).sum(1) + 1 + 0.5 * rng.standard_normal(len(user))
+    path = folder / "table.npz"
+    np.savez(path, x=x, y=y, user=user)
+    return path
+
+
+@pytest.mark.parametrize("share", [0, 3])
+def test_users_of_few_rows_have_fewer_folds_which_is_said(
+    share: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sizes = [1, 2, *[4, 9, 20, 13] * 7]
+    words = {
+        "strategy": "mixed-model", "dataset": "npz", "data-file": table(tmp_path, sizes),
+        "user-column": "user", "labels": "numbers", "model": "linear", "test-fraction": 0,
+        "min-share": share, "mixed-variances": "one", "mixed-intervals": "never",
+        "mixed-aside": "always", "mixed-grouping": "found", "run-dir": tmp_path / "runs",
+        "cache-dir": tmp_path / "cache",
+    }  # fmt: skip
+    assert run([f"{key}={value}" for key, value in words.items()]) == 0
+    few = sum(size // max(share, 1) < 5 for size in sizes)
+    assert f"{few} of 30 users have rows for fewer folds" in capfd.readouterr().err
+    folder = next((tmp_path / "runs").iterdir())
+    found = load(folder)["mixed-model"]
+    groups = found.clusters
+    assert len(set(groups.values())) == 2
+    wrong = [u for u in groups if sizes[int(u)] > 8 and groups[u] != groups[str(2 + int(u) % 2)]]
+    assert not wrong
+    rows = list(csv.DictReader((folder / "users.csv").open()))
+    assert {"p_group_1", "p_group_2"} <= {*rows[0]}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "keys", "words"),
+    [
+        ("mixed-model", {"mixed_random": "intercept"}, "mixed-random=all"),
+        ("random-intercepts", {}, "mixed-random=all"),
+        ("single-cluster", {}, "mixed-model finds them"),
+        ("mixed-model", {"loss": "poisson"}, "not with loss=poisson"),
+    ],
+)
+def test_what_groups_are_not_found_for_is_refused(
+    strategy: str, keys: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"mixed-grouping=found: .*{words}"):
+        federate(strategy, **{**FOUND, **keys})
