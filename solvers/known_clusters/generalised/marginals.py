@@ -124,7 +124,7 @@ def bends(family: Family, row: Row, score: Tensor, shape: Tensor) -> tuple[Bends
     with torch.enable_grad():
         row = Row(row.y[:, None], row.weight[:, None], at[-1] if len(shape) else row.shape)
         value, curvature = family.likelihood(at[0], row), family.curvature(at[0], row)
-        first, third = each(value), [each(curvature)]
+        first, third = [family.slope(at[0], row), *each(value, at[1:])], [each(curvature)]
         second = [[-curvature, *each(first[0], at[1:])], *map(each, first[1:])]
         slope = [[-part for part in third[0]], *map(each, second[0][1:])]
         fourth = [each(part) for part in third[0]]

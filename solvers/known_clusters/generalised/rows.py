@@ -67,10 +67,8 @@ class Block:
         u = torch.where(worse[:, None], 0.0, u)
         now = height(u)
         for _ in range(MODE_STEPS):
-            score = (fixed + _scores(z, u)).requires_grad_()
-            with torch.enable_grad():
-                slope = torch.autograd.grad(self.family.likelihood(score, row).sum(), score)[0]
-            weight = self.family.curvature(score.detach(), row)
+            score = fixed + _scores(z, u)
+            slope, weight = self.family.slope(score, row), self.family.curvature(score, row)
             pull = (z.mT @ slope[..., None])[..., 0] - u
             step = torch.linalg.solve((z * weight[..., None]).mT @ z + eye, pull[..., None])[..., 0]
             gain = (pull * step).sum(1)
@@ -182,10 +180,8 @@ class Rows:
         hessians, slopes = np.zeros((len(theta), d, d)), np.zeros((len(theta), d))
         for users, block in self.blocks:
             row = block.row._replace(shape=torch.tensor(shape, dtype=self.x.dtype))
-            score = _scores(block.x, torch.from_numpy(theta[users])).requires_grad_()
-            with torch.enable_grad():
-                slope = torch.autograd.grad(-self.family.likelihood(score, row).sum(), score)[0]
-            weight = self.family.curvature(score.detach(), row)
+            score = _scores(block.x, torch.from_numpy(theta[users]))
+            slope, weight = -self.family.slope(score, row), self.family.curvature(score, row)
             hessians[users] = ((block.x * weight[..., None]).mT @ block.x).numpy()
             slopes[users] = (block.x.mT @ slope[..., None])[..., 0].numpy()
         return hessians, slopes
