@@ -149,9 +149,7 @@ def of_numbers(table: Table) -> list[tuple[str, Floats]]:
     facts = table.facts
     if len(table.y) < SOME_ROWS or facts is None or not has_names(facts):
         return []
-    return [
-        (one.name, table.x[:, i]) for i, one in enumerate(facts.columns) if one.kind == NUMBER
-    ]
+    return [(one.name, table.x[:, i]) for i, one in enumerate(facts.columns) if one.kind == NUMBER]
 
 
 def counts_rows(column: Floats, share: float = UNIQUE) -> bool:

@@ -244,9 +244,7 @@ def word(value: Value) -> str:
 
 def show(topic: str = "", title: str = "") -> None:
     """Print a page."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
+    console = terminal(highlight=False)
     for part in page(topic, title):
         said = narrowed(part, console.width) if isinstance(part, str) else part
         console.print(said, markup=False, soft_wrap=isinstance(part, str))

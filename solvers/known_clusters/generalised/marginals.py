@@ -1,17 +1,18 @@
 """Users' log marginal likelihoods in closed form: values, gradients and Hessians in psi.
 
-psi is (theta, tau) and the family's shape, if it has one. A user's model is w = theta + D T u, with
-T = sum_k tau_k T_k, and l(w, shape) is the log likelihood of its rows. With G = D'l_w, K = -D'l_ww D,
-H = 1 + T'KT, Sigma = TT', E = (1 + Sigma K)^-1, M = KE, N = E Sigma = T H^-1 T', and a dot for the
-derivative along u^(psi),
+psi is (theta, tau) and the family's shape, if it has one. A user's model is w = theta + D T u,
+with T = sum_k tau_k T_k, and l(w, shape) is the log likelihood of its rows. With G = D'l_w, K =
+-D'l_ww D, H = 1 + T'KT, Sigma = TT' (S), E = (1 + SK)^-1, M = KE, N = ES = T H^-1 T', and a dot for
+the derivative along u^(psi),
 
-    u^ = T'G        H u. = T.'G + T'G_w p.        |H| = |1 + Sigma K|        M = K - KT H^-1 T'K
-    M. = E'K.E - M Sigma. M        N. = E Sigma. E' - N K. N        E. = -(E Sigma. M + N K. E)
+    u^ = T'G         H u. = T.'G + T'G_w p.         |H| = |1 + SK|         M = K - KT H^-1 T'K
+    M. = E'K.E - M S. M         N. = E S. E' - N K. N         E. = -(E S. M + N K. E)
 
 where p. is what (w, shape) move by while u stays. All else is the chain rule. Rows come in by sums
-over them alone, of l's derivatives up to the fourth; users' parts are small matrices. Arrays have
-users first, derivatives in psi (a, b) last, but for K1 and those above, which have them before the
-matrix. `jets.profiled` gives the same by automatic differentiation, one function after the other.
+over them alone, of l's derivatives up to the fourth; users' parts are small matrices. In code these
+have small letters, D is `directions`, and a number counts derivatives. Arrays have users first and
+derivatives in psi last, but for k1, m1 and e1, which have them before the matrix. `jets.profiled`
+gives the same by automatic differentiation, one function after the other.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Place:
     Parameters
     ----------
     theta, tau, shape : the parameters; the shape is empty if the family has none.
-    basis : of the users' roots R = D T (q, P, r), linear in tau.
+    basis : of the users' roots R = directions t (q, P, r), linear in tau.
     around : directions in which a slope and a curvature are wanted (P, c).
     """
 
@@ -54,7 +55,7 @@ class Place:
         return torch.einsum("kpr,k->pr", self.basis, self.tau)
 
     @cached_property
-    def D(self) -> Tensor:
+    def directions(self) -> Tensor:
         """Orthonormal directions of all that differs (P, k)."""
         columns = torch.cat([self.basis.transpose(0, 1).flatten(1), self.around], 1)
         lengths = columns.norm(dim=0)
@@ -62,22 +63,27 @@ class Place:
         return left[:, sizes > SPANNED]
 
     @cached_property
-    def T(self) -> Tensor:
-        """(k, r)."""
-        return self.D.T @ self.root
+    def inner(self) -> Tensor:
+        """The directions around, in these (k, c)."""
+        return self.directions.mT @ self.around
 
     @cached_property
-    def T1(self) -> Tensor:
-        """T's derivatives (m, k, r)."""
-        before, after = len(self.theta), len(self.shape)
-        own = self.D.T @ self.basis
-        return torch.cat([own.new_zeros(before, *own.shape[1:]), own, own.new_zeros(after, *own.shape[1:])])
+    def t(self) -> Tensor:
+        """(k, r)."""
+        return self.directions.mT @ self.root
+
+    @cached_property
+    def t1(self) -> Tensor:
+        """t's derivatives (m, k, r)."""
+        own = self.directions.mT @ self.basis
+        before, after = (own.new_zeros(len(p), *own.shape[1:]) for p in (self.theta, self.shape))
+        return torch.cat([before, own, after])
 
     @cached_property
     def spread(self) -> tuple[Tensor, Tensor, Tensor]:
         """Sigma (k, k), its derivatives (m, k, k), and the second (m, m, k, k)."""
-        first, second = self.T1 @ self.T.T, torch.einsum("aij,bkj->abik", self.T1, self.T1)
-        return self.T @ self.T.T, first + first.mT, second + second.mT
+        first, second = self.t1 @ self.t.mT, torch.einsum("aij,bkj->abik", self.t1, self.t1)
+        return self.t @ self.t.mT, first + first.mT, second + second.mT
 
     def fixed(self, u: Tensor) -> Tensor:
         """p., what (w, shape) move by if u (..., r) stays: (..., P or P + 1, m)."""
@@ -106,7 +112,9 @@ class Bends:
         square = (x[..., None] * x[..., None, :]).flatten(2)
         slope = (by * self.first[0]) @ x
         bend = ((by * self.second[0][0]) @ square).unflatten(-1, (x.shape[2], -1))
-        for own, edge, corner in zip(self.first[1:], self.second[0][1:], self.second[1:], strict=True):
+        for own, edge, corner in zip(
+            self.first[1:], self.second[0][1:], self.second[1:], strict=True
+        ):
             slope = torch.cat([slope, (by * own).sum(-1, keepdim=True)], -1)
             side = ((by * edge) @ x)[..., None]
             last = torch.cat([side.mT, (by * corner[1]).sum(-1)[..., None, None]], -1)
@@ -124,11 +132,11 @@ def bends(family: Family, row: Row, score: Tensor, shape: Tensor) -> tuple[Bends
     with torch.enable_grad():
         row = Row(row.y[:, None], row.weight[:, None], at[-1] if len(shape) else row.shape)
         value, curvature = family.likelihood(at[0], row), family.curvature(at[0], row)
-        first, third = [family.slope(at[0], row), *each(value, at[1:])], [each(curvature)]
+        first, third = [family.slope(at[0], row), *each(value, at[1:])], each(curvature)
         second = [[-curvature, *each(first[0], at[1:])], *map(each, first[1:])]
-        slope = [[-part for part in third[0]], *map(each, second[0][1:])]
-        fourth = [each(part) for part in third[0]]
-    found = (value, first, second), (first[0], second[0], slope), (curvature, third[0], fourth)
+        slope = [[-part for part in third], *map(each, second[0][1:])]
+        fourth = [each(part) for part in third]
+    found = (value, first, second), (first[0], second[0], slope), (curvature, third, fourth)
     return tuple(  # type: ignore[return-value]
         Bends(a.detach(), [p.detach() for p in b], [[p.detach() for p in o] for o in c])
         for a, b, c in found
@@ -140,94 +148,92 @@ class Marginals:
 
     def __init__(self, family: Family, x: Tensor, row: Row, place: Place, u: Tensor) -> None:
         self.family, self.x, self.row, self.place, self.u = family, x, row, place, u
-        own, k = (x @ place.D).mT, place.D.shape[1]
-        i, j = torch.triu_indices(k, k)
-        where = torch.zeros(k, k, dtype=torch.long)
+        own, width = (x @ place.directions).mT, place.directions.shape[1]
+        i, j = torch.triu_indices(width, width)
+        where = torch.zeros(width, width, dtype=torch.long)
         where[i, j] = where[j, i] = torch.arange(len(i))
         value, slope, curvature = self.terms(u[:, None])
         self.rows = Jet(*(part[:, 0] for part in value.summed(x)))
-        self.G = self.along(slope.summed(x, own), curvature.summed(x, own[:, i] * own[:, j]), where)
+        self.g = self.along(slope.summed(x, own), curvature.summed(x, own[:, i] * own[:, j]), where)
 
     def terms(self, u: Tensor) -> tuple[Bends, Bends, Bends]:
         """The rows at effects u (n, J, r)."""
-        score = (self.place.theta + u @ self.place.root.T) @ self.x.mT
+        score = (self.place.theta + u @ self.place.root.mT) @ self.x.mT
         return bends(self.family, self.row, score, self.place.shape)
 
     def along(self, slope: Jet, curvature: Jet, where: Tensor) -> Jet:
-        """G along u^; and with it u^ itself, and K, whose entries are at `where`."""
-        T, T1, d = self.place.T, self.place.T1, self.x.shape[2]
-        self.K = K = curvature.value[:, where]
-        H = torch.eye(T.shape[1], dtype=T.dtype) + T.T @ K @ T
+        """g along u^; and with it u^ itself, and k, whose entries are at `where`."""
+        t, t1, d = self.place.t, self.place.t1, self.x.shape[2]
+        self.k = k = curvature.value[:, where]
+        h = torch.eye(t.shape[1], dtype=t.dtype) + t.mT @ k @ t
         self.p = self.place.fixed(self.u)
-        pull = torch.einsum("akr,nk->nra", T1, slope.value) + T.T @ slope.slope @ self.p
-        self.u1 = torch.linalg.solve(H, pull)
+        pull = torch.einsum("akr,nk->nra", t1, slope.value) + t.mT @ slope.slope @ self.p
+        self.u1 = torch.linalg.solve(h, pull)
         w1 = self.p.clone()
         w1[:, :d] += self.place.root @ self.u1
-        G1, w = slope.slope @ w1, w1[:, None]
-        bent, turned = w.mT @ slope.bend @ w, both(torch.einsum("akr,nrb->nkab", T1, self.u1))
-        pull = both(torch.einsum("akr,nkb->nrab", T1, G1)) + times(T.T, bent - times(K, turned))
-        self.u2 = torch.linalg.solve(H, pull.flatten(2)).unflatten(-1, pull.shape[2:])
-        t2 = turned + times(T, self.u2)
-        K2 = w.mT @ curvature.bend @ w + times(curvature.slope[..., :d] @ self.place.D, t2)
-        self.w1, self.K2 = w1, K2[:, where]
-        self.K1 = (curvature.slope @ w1)[:, where].permute(0, 3, 1, 2)
-        return Jet(slope.value, G1, bent - times(K, t2))
+        g1, w = slope.slope @ w1, w1[:, None]
+        bent, turned = w.mT @ slope.bend @ w, both(torch.einsum("akr,nrb->nkab", t1, self.u1))
+        pull = both(torch.einsum("akr,nkb->nrab", t1, g1)) + times(t.mT, bent - times(k, turned))
+        self.u2 = torch.linalg.solve(h, pull.flatten(2)).unflatten(-1, pull.shape[2:])
+        t2 = turned + times(t, self.u2)
+        k2 = w.mT @ curvature.bend @ w + times(curvature.slope[..., :d] @ self.place.directions, t2)
+        self.w1, self.k2 = w1, k2[:, where]
+        self.k1 = (curvature.slope @ w1)[:, where].permute(0, 3, 1, 2)
+        return Jet(slope.value, g1, bent - times(k, t2))
 
     # The functions, and their derivatives along u^.
 
     def joint(self) -> Jet:
         """h(u^)."""
-        turned = torch.einsum("nk,akr,nrb->nab", self.G.value, self.place.T1, self.u1)
+        turned = torch.einsum("nk,akr,nrb->nab", self.g.value, self.place.t1, self.u1)
         bend = self.w1.mT @ self.rows.bend @ self.w1 + both(turned) - self.u1.mT @ self.u1
         slope = (self.rows.slope[:, None] @ self.p)[:, 0]
         return Jet(self.rows.value - self.u.square().sum(1) / 2, slope, bend)
 
     @cached_property
-    def E(self) -> Tensor:
+    def e(self) -> Tensor:
         """(n, k, k)."""
-        S = self.place.spread[0]
-        return torch.linalg.inv(torch.eye(len(S), dtype=S.dtype) + S @ self.K)
+        s = self.place.spread[0]
+        return torch.linalg.inv(torch.eye(len(s), dtype=s.dtype) + s @ self.k)
 
     @cached_property
-    def M1(self) -> Tensor:
-        """M's derivatives (n, m, k, k)."""
-        E, M = self.E[:, None], (self.K @ self.E)[:, None]
-        return E.mT @ self.K1 @ E - M @ self.place.spread[1] @ M
+    def m1(self) -> Tensor:
+        """m's derivatives (n, m, k, k)."""
+        e, m = self.e[:, None], (self.k @ self.e)[:, None]
+        return e.mT @ self.k1 @ e - m @ self.place.spread[1] @ m
 
     def small(self) -> Jet:
-        """-log|H|/2."""
-        (S, S1, S2), E, K1 = self.place.spread, self.E, self.K1
-        M, N = self.K @ E, E @ S
-        N1 = E[:, None] @ S1 @ E.mT[:, None] - N[:, None] @ K1 @ N[:, None]
-        slope = torch.einsum("aij,nij->na", S1, M) + torch.einsum("naij,nij->na", K1, N)
-        bend = torch.einsum("abij,nij->nab", S2, M) + torch.einsum("nijab,nij->nab", self.K2, N)
-        bend += torch.einsum("aij,nbij->nab", S1, self.M1) + torch.einsum("naij,nbij->nab", K1, N1)
-        return Jet(torch.logdet(E) / 2, -slope / 2, -bend / 2)
+        """-log|h|/2."""
+        (s, s1, s2), e, k1 = self.place.spread, self.e, self.k1
+        m, n = self.k @ e, e @ s
+        n1 = e[:, None] @ s1 @ e.mT[:, None] - n[:, None] @ k1 @ n[:, None]
+        slope = torch.einsum("aij,nij->na", s1, m) + torch.einsum("naij,nij->na", k1, n)
+        bend = torch.einsum("abij,nij->nab", s2, m) + torch.einsum("nijab,nij->nab", self.k2, n)
+        bend += torch.einsum("aij,nbij->nab", s1, self.m1) + torch.einsum("naij,nbij->nab", k1, n1)
+        return Jet(torch.logdet(e) / 2, -slope / 2, -bend / 2)
 
     def slopes(self) -> Jet:
         """h's slope in the directions around: (n, c), (n, c, m), (n, c, m, m)."""
-        own = self.place.D.T @ self.place.around
-        return Jet(*(torch.einsum("kc,nk...->nc...", own, part) for part in self.G))
+        return Jet(*(torch.einsum("kc,nk...->nc...", self.place.inner, own) for own in self.g))
 
     def curvatures(self) -> Jet:
         """h's curvature in these directions, pair by pair, with what u^ takes of it."""
-        (_, S1, S2), own, c = self.place.spread, self.place.D.T @ self.place.around, self.place.around.shape[1]
-        Ea, Ma = self.E @ own, self.K @ self.E @ own
-        S, K1 = self.place.spread[0], self.K1
-        E1 = -(self.E[:, None] @ (S1 @ Ma[:, None] + S @ (K1 @ Ea[:, None])))
-        bend = torch.einsum("naki,nbkj->nijab", K1 @ Ea[:, None], E1)
-        bend -= torch.einsum("naki,nbkj->nijab", S1 @ Ma[:, None], self.M1 @ own)
+        (s, s1, s2), own, k1 = self.place.spread, self.place.inner, self.k1
+        ea, ma = self.e @ own, self.k @ self.e @ own
+        e1 = -(self.e[:, None] @ (s1 @ ma[:, None] + s @ (k1 @ ea[:, None])))
+        bend = torch.einsum("naki,nbkj->nijab", k1 @ ea[:, None], e1)
+        bend -= torch.einsum("naki,nbkj->nijab", s1 @ ma[:, None], self.m1 @ own)
         bend = bend + bend.transpose(1, 2)
-        bend += torch.einsum("nki,nklab,nlj->nijab", Ea, self.K2, Ea)
-        bend -= torch.einsum("nki,abkl,nlj->nijab", Ma, S2, Ma)
-        first = torch.einsum("ki,nakl,lj->nija", own, self.M1, own)
-        i, j = np.triu_indices(c)
-        return Jet(*(part[:, i, j] for part in (own.T @ Ma, first, bend)))
+        bend += torch.einsum("nki,nklab,nlj->nijab", ea, self.k2, ea)
+        bend -= torch.einsum("nki,abkl,nlj->nijab", ma, s2, ma)
+        first = torch.einsum("ki,nakl,lj->nija", own, self.m1, own)
+        i, j = np.triu_indices(own.shape[1])
+        return Jet(*(part[:, i, j] for part in (own.mT @ ma, first, bend)))
 
     def quadrature(self, nodes: int) -> Jet:
         """The integral, over one number u."""
         place, weight = (torch.from_numpy(part) for part in np.polynomial.hermite.hermgauss(nodes))
-        size, d, small = self.place.T, self.x.shape[2], self.small()
+        size, d, small = self.place.t, self.x.shape[2], self.small()
         wide = sqrt(2) * small.value.exp()[:, None] * place
         u = self.u + wide
         u1 = self.u1 + wide[..., None] * small.slope[:, None]
@@ -235,8 +241,8 @@ class Marginals:
         rows = self.terms(u[..., None])[0].summed(self.x)
         w1 = self.place.fixed(u[..., None])
         w1[..., :d, :] += self.place.root[:, 0, None] * u1[..., None, :]
-        pull = rows.slope[..., :d] @ self.place.D
-        turned = both(torch.einsum("njk,ak,njb->njab", pull, self.place.T1[..., 0], u1))
+        pull = rows.slope[..., :d] @ self.place.directions
+        turned = both(torch.einsum("njk,ak,njb->njab", pull, self.place.t1[..., 0], u1))
         slope = (rows.slope[..., None, :] @ w1)[..., 0, :] - u[..., None] * u1
         bend = w1.mT @ rows.bend @ w1 + turned - outer(u1)
         bend += (pull @ size - u[..., None])[..., None] * u2

@@ -47,7 +47,9 @@ class Block:
 
     def pieces(self, most: int) -> Iterator[Block]:
         """At most so many users of the block, or one."""
-        for x, y, weight in zip(*(part.split(max(1, most)) for part in (self.x, *self.row[:2])), strict=True):
+        for x, y, weight in zip(
+            *(part.split(max(1, most)) for part in (self.x, *self.row[:2])), strict=True
+        ):
             yield Block(self.family, x, Row(y, weight, self.row.shape))
 
     def shaped(self, shape: Tensor) -> Row:
@@ -141,7 +143,7 @@ class Rows:
         q, _, r = basis.shape
         place = Place(first, second[:q], second[q:], third, fourth)
         shape, total = second[q:].sum(), list[Jet]()
-        m, several = len(theta) + len(tau), max(nodes, place.D.shape[1] ** 2)
+        m, several = len(theta) + len(tau), max(nodes, place.directions.shape[1] ** 2)
         for _, block in self.blocks:
             wide = block.x.shape[1] * (first.numel() ** 2 + several) + m * m * several
             for piece in block.pieces(MOST_NUMBERS_AT_ONCE // wide):
