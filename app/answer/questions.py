@@ -12,6 +12,7 @@ import numpy as np
 from corsage.core.arrays import Floats
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, DataError
+from corsage.core.registry import LIKELIHOODS
 from corsage.core.tables.column_facts import MOST_LEVELS, NUMBER, NUMBERED_CLASSES, TableFacts
 from corsage.datasets.columns.typed import FREE_TEXT, IDS, SOME_ROWS
 from corsage.datasets.data_set import load_table
@@ -53,7 +54,7 @@ def labelled(keys: Mapping[str, Any]) -> tuple[str, Table]:
         except DataError:  # words; of another mistake the reader of classes says it
             pass
         else:
-            if (table.y % 1 != 0).any():
+            if keys.get("loss") in LIKELIHOODS or (table.y % 1 != 0).any():
                 return "numbers", table
     return str(keys.get("labels", "classes")), load_table(Config.parse(keys).data)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from corsage.app.help import commands
 from corsage.app.help.facts import FACTS
+from corsage.app.output.terminal import terminal
 from corsage.app.output.usage import narrowed
 from corsage.core.configuration.key_groups import GROUPS
 from corsage.core.configuration.known_keys import OF_SOME, known_keys

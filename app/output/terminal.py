@@ -1,4 +1,4 @@
-"""Text that is printed: tables that break no word and cut no number, lines without blanks behind."""
+"""Text that is printed: tables that break no word and cut no number, no blanks at ends."""
 
 from __future__ import annotations
 

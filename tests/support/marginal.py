@@ -1,4 +1,4 @@
-"""Marginal likelihoods of generalised mixed models, written plainly: loops, sums, scipy and autograd."""
+"""Marginal likelihoods of generalised mixed models, written plainly, by scipy and autograd."""
 
 from __future__ import annotations
 
