@@ -52,7 +52,7 @@ def columns(data: FederatedData) -> list[Json]:
 
 
 def label(data: FederatedData) -> Json:
-    """What the label was taken for: so many classes, or a number."""
+    """The label: so many classes, or (0) a number."""
     name = data.facts.label.name if data.facts is not None else ""
     return {"name": name or "the label", "classes": data.num_classes}
 

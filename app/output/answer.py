@@ -281,7 +281,7 @@ def column(one: Mapping[str, Any]) -> str:
 
 
 def label(one: Mapping[str, Any]) -> str:
-    """What was predicted."""
+    """The label, and its kind."""
     kind = f"{one['classes']} classes" if one["classes"] else "a number"
     return f"Predicted: {one['name']} ({kind})."
 

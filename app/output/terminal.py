@@ -16,8 +16,7 @@ from rich.text import Text
 
 NAME_COLUMNS = 12
 """Columns of a name that a table has at least."""
-NOTHING = Measurement(0, 0)
-ANY = 10_000
+ROOMY = 10_000
 """A width that all tables have room in."""
 
 
@@ -73,7 +72,7 @@ class Airy(Table):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for gap in (3, 2, 1, 0):
             self.padding = (0, gap, 0, 0)
-            if console.measure(self, options=options.update(max_width=ANY)).maximum <= (
+            if console.measure(self, options=options.update(max_width=ROOMY)).maximum <= (
                 options.max_width
             ):
                 break
@@ -86,7 +85,7 @@ class Airy(Table):
 
     def parts(self, console: Console, options: ConsoleOptions) -> Iterator[Airy]:
         """The table, or as many columns of it at a time as there is room for."""
-        first, wide = 1, options.update(max_width=ANY)
+        first, wide = 1, options.update(max_width=ROOMY)
         while first < len(self.columns) or first == 1:
             last = len(self.columns)
             while last > first + 1 and self.of(first, last).least(console, wide) > (
@@ -105,8 +104,8 @@ class Airy(Table):
     def least(self, console: Console, options: ConsoleOptions) -> int:
         """The columns that it takes, with names as short as can be."""
         names = self.columns[0]
-        widths = [console.measure(cell, options=options) for cell in names.cells] or [NOTHING]
-        spare = max(w.maximum for w in widths) - max(w.minimum for w in widths)
+        widths = [console.measure(cell, options=options) for cell in names.cells]
+        spare = max((w.maximum - w.minimum for w in widths), default=0)
         return console.measure(self, options=options).maximum - spare
 
 
