@@ -10,7 +10,7 @@ import numpy as np
 from corsage.core.arrays import Array, Arrays
 from corsage.core.counts import Number
 from corsage.core.errors import ConfigError, ModelError, RoundFailed
-from corsage.core.finite_pieces import add_weighted, mean_of
+from corsage.core.finite_pieces import ExactSum
 from corsage.core.messages.replies import Replies, name_users
 from corsage.core.registry import attachment
 from corsage.strategies.rounds.job import Job
@@ -52,8 +52,8 @@ def means_of_most(job: Job, replies: Replies) -> tuple[Arrays, list[str]]:
     weights = user_weights(replies, keys.train.weighting, keys.federation.max_share) * ~far
     means = Arrays()
     for name, rows in replies.rows.items():
-        sums = add_weighted(None, rows[~far], weights[~far])
-        means[name] = mean_of([(1.0, sums)], weights.sum(), rows.dtype)
+        total = ExactSum(rows.shape[1:]).add(rows[~far], weights[~far])
+        means[name] = total.mean(weights.sum(), rows.dtype)
     return means, aside
 
 
