@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -40,18 +41,18 @@ def terminal(wide: int | None = None, **how: Any) -> Console:
     return Console(file=Bare(sys.stdout), width=width, **how)  # type: ignore[arg-type]
 
 
-class Name:
-    """A name in a cell: where there is no room it is shortened in its middle, in a line."""
+class Name(Text):
+    """A name in a cell: where there is no room it is shortened in its middle."""
 
     def __init__(self, name: str, style: str = "", least: int = NAME_COLUMNS) -> None:
-        self.name, self.style, self.least = name, style, least
+        super().__init__(name, style)
+        self.least = least
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        most = Text(self.name).cell_len
-        return Measurement(min(most, self.least), most)
+        return Measurement(min(self.cell_len, self.least), self.cell_len)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text(shortened(self.name, options.max_width), self.style, no_wrap=True)
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        yield from Text(shortened(self.plain, options.max_width), self.style).render(console, "\n")
 
 
 def shortened(name: str, width: int) -> str:

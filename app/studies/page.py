@@ -6,7 +6,7 @@ from html import escape
 
 from corsage.app.studies.comparison import Study
 from corsage.app.studies.grid import Grid
-from corsage.app.studies.means_table import cells, heads
+from corsage.app.studies.means_table import cells, titles_of
 from corsage.app.studies.over_seeds import Compared, Interval, StudyRow, around
 from corsage.core.measures import Measure
 from corsage.core.version import VERSION
@@ -84,7 +84,9 @@ def page(name: str, study: Study, grid: Grid) -> str:
 
 def table(study: Study) -> str:
     """As on the terminal."""
-    head = "".join(f"<th>{escape(h).strip().replace(chr(10), '<br>')}</th>" for h in heads(study))
+    head = "".join(
+        f"<th>{escape(h).strip().replace(chr(10), '<br>')}</th>" for h in titles_of(study)
+    )
     lines = "".join(line(one, study) for one in study.compared)
     return (
         f'<div class="wide"><table><thead><tr>{head}</tr></thead>'

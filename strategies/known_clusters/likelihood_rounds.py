@@ -208,10 +208,20 @@ class Likelihood:
             prepared = self.job.agreed.preparation
             label = "label" if prepared is None else prepared.label.name
             named = {"label": label, **{key[:6]: name for key, name in self.keys.held.items()}}
+            user = answer.cohort.users[int(place)]
             raise ConfigError(
-                f"user {answer.cohort.users[int(place)]}, training row {int(row) + 1}: "
+                f"user {user}, training row {int(row) + 1}{self.line(user, named[what], value)}: "
                 f"{named[what]} is {value:.6g}; {what}s of loss={self.job.loss} are {wanted}."
             )
+
+    def line(self, user: str, column: str, value: float) -> str:
+        """The line of a file in which a user has this, in words; empty if there is none."""
+        from corsage.datasets.csvfile import line_of
+        from corsage.datasets.shared_keys import CsvKeys
+
+        keys = self.job.config.data
+        number = line_of(keys, user, column, value) if isinstance(keys, CsvKeys) else 0
+        return f" ({keys.data_file}, line {number})" if number else ""
 
     def question(self, cohort: Cohort) -> Request:
         """The question for a likelihood with its derivatives."""
