@@ -22,6 +22,7 @@ from corsage.app.output.summary import (
     human_seconds,
     summary_table,
 )
+from corsage.app.output.terminal import terminal
 from corsage.app.report import plots
 from corsage.app.report.chart import Chart
 from corsage.app.report.curves import measure_chart
@@ -201,6 +202,21 @@ def test_best_mean_is_bold_and_dropped_users_are_named() -> None:
     assert bold[0] == "fedrep"
     assert len(bold) == 2
     assert f"fedrep: 2 dropped replies: {EVIL} (2)" in shown(results, 120)
+
+
+def test_a_table_without_room_has_its_columns_by_and_by() -> None:
+    results, _ = make_run(("c" * 30, "fedavg"))
+    lines = shown(results, 44).splitlines()
+    assert max(map(len, lines)) <= 44
+    assert sum(line.startswith("fedavg ") for line in lines) > 1
+    assert any(re.match("c+…c+ +70.0 ± 12.1", line) for line in lines)
+
+
+def test_no_line_that_is_printed_ends_in_blanks(capsys: pytest.CaptureFixture[str]) -> None:
+    results, _ = make_run(("fedavg", "fedrep"))
+    terminal(100).print(summary_table(results))
+    said = capsys.readouterr().out
+    assert "fedrep" in said and not re.search(" $", said, re.MULTILINE)
 
 
 def bolded(table: Any) -> list[str]:
