@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import io
-
 from rich import box
-from rich.console import Console
 from rich.text import Text
 
 from corsage.app.output.notes import uneven
-from corsage.app.output.summary import human_bytes, human_count, human_seconds
+from corsage.app.output.summary import human_bytes, human_count, human_seconds, plain
 from corsage.app.output.terminal import Airy, Name, heads, terminal
 from corsage.app.studies.comparison import Study
 from corsage.app.studies.over_seeds import Compared, Interval, StudyRow
 from corsage.core.measures import DASH, Measure
-
-STUDY_COLUMNS = 120
-"""Columns of the table as text."""
 
 
 def titles_of(study: Study) -> list[str]:
@@ -111,6 +105,4 @@ def as_text(study: Study) -> str:
     """It as plain text."""
     if not study.rows:
         return "\n".join(study.notes())
-    stream = io.StringIO()
-    Console(file=stream, width=STUDY_COLUMNS).print(study_table(study), crop=False)
-    return stream.getvalue()
+    return plain(study_table(study))
