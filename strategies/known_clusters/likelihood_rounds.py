@@ -220,7 +220,9 @@ class Likelihood:
         from corsage.datasets.shared_keys import CsvKeys
 
         keys = self.job.config.data
-        number = line_of(keys, user, column, value) if isinstance(keys, CsvKeys) else 0
+        if not isinstance(keys, CsvKeys):
+            return ""
+        number = line_of(keys, user, column, value)
         return f" ({keys.data_file}, line {number})" if number else ""
 
     def question(self, cohort: Cohort) -> Request:

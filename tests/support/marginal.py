@@ -104,7 +104,7 @@ def differentiated(
     shape, found = torch.tensor(tau[q:].sum()), list[Jet]()
     for _, block in rows.blocks:
         n = len(block.x)
-        u = block.mode(place[: len(theta)].expand(n, -1), root, shape, root.new_zeros(n, r))
+        u = block.mode(place[: len(theta)].expand(n, -1), root, shape)
         at = torch.cat([place.expand(n, -1), u], 1).requires_grad_()
         joint, functions = _parts(block, at, *map(torch.from_numpy, (basis, around)), nodes)
         found.append(profiled(functions, joint, at, r).summed())

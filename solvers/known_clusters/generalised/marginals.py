@@ -60,7 +60,8 @@ class Place:
         columns = torch.cat([self.basis.transpose(0, 1).flatten(1), self.around], 1)
         lengths = columns.norm(dim=0)
         left, sizes, _ = torch.linalg.svd(columns[:, lengths > 0] / lengths[lengths > 0], False)
-        return left[:, sizes > SPANNED]
+        found: Tensor = left[:, sizes > SPANNED]
+        return found
 
     @cached_property
     def inner(self) -> Tensor:
@@ -111,7 +112,7 @@ class Bends:
         """The jet in (w, shape) of the sum over rows x (n, R, P) of the numbers times `by`."""
         square = (x[..., None] * x[..., None, :]).flatten(2)
         slope = (by * self.first[0]) @ x
-        bend = ((by * self.second[0][0]) @ square).unflatten(-1, (x.shape[2], -1))
+        bend = ((by * self.second[0][0]) @ square).reshape(*slope.shape, -1)
         for own, edge, corner in zip(
             self.first[1:], self.second[0][1:], self.second[1:], strict=True
         ):
@@ -194,7 +195,8 @@ class Marginals:
     def e(self) -> Tensor:
         """(n, k, k)."""
         s = self.place.spread[0]
-        return torch.linalg.inv(torch.eye(len(s), dtype=s.dtype) + s @ self.k)
+        found: Tensor = torch.linalg.inv(torch.eye(len(s), dtype=s.dtype) + s @ self.k)
+        return found
 
     @cached_property
     def m1(self) -> Tensor:
@@ -272,7 +274,8 @@ def both(parts: Tensor) -> Tensor:
 
 def times(matrix: Tensor, parts: Tensor) -> Tensor:
     """A matrix (i, k) or (n, i, k) times parts (n, k, a, b), over k."""
-    return (matrix @ parts.flatten(2)).unflatten(-1, parts.shape[2:])
+    found = matrix @ parts.flatten(2)
+    return found.reshape(*found.shape[:2], *parts.shape[2:])
 
 
 def outer(parts: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ class Block:
     def pieces(self, most: int) -> Iterator[Block]:
         """At most so many users of the block, or one."""
         for x, y, weight in zip(
-            *(part.split(max(1, most)) for part in (self.x, *self.row[:2])), strict=True
+            *(torch.split(part, max(1, most)) for part in (self.x, *self.row[:2])), strict=True
         ):
             yield Block(self.family, x, Row(y, weight, self.row.shape))
 
@@ -56,17 +56,15 @@ class Block:
         """Rows with a shape; one a user, (n,)."""
         return self.row._replace(shape=shape[:, None] if shape.dim() else shape)
 
-    def mode(self, theta: Tensor, root: Tensor, shape: Tensor, start: Tensor) -> Tensor:
+    def mode(self, theta: Tensor, root: Tensor, shape: Tensor) -> Tensor:
         """u^ (n, r) by Newton's method: h is concave; theta (n, P)."""
         z, fixed, row = self.x @ root, _scores(self.x, theta), self.shaped(shape)
-        u, eye = start, torch.eye(root.shape[-1], dtype=z.dtype)
+        u = z.new_zeros(len(z), root.shape[-1])
+        eye = torch.eye(root.shape[-1], dtype=z.dtype)
 
         def height(at: Tensor) -> Tensor:
             return self._likelihood(fixed + _scores(z, at), row) - at.square().sum(1) / 2
 
-        now = height(u)
-        worse = ~(now >= height(torch.zeros_like(u)))
-        u = torch.where(worse[:, None], 0.0, u)
         now = height(u)
         for _ in range(MODE_STEPS):
             score = fixed + _scores(z, u)
@@ -123,8 +121,7 @@ class Rows:
         found, r = torch.zeros_like(own), torch.from_numpy(np.array(root))
         for users, block in self.blocks:
             there = own[users]
-            none = there.new_zeros(len(users), r.shape[1])
-            u = block.mode(there, r, torch.tensor(shape, dtype=own.dtype), none)
+            u = block.mode(there, r, torch.tensor(shape, dtype=own.dtype))
             found[users] = there + u @ r.T
         return found.numpy()
 
@@ -140,7 +137,7 @@ class Rows:
         first, second, third, fourth = (
             torch.from_numpy(np.array(part)) for part in (theta, tau, basis, around)
         )
-        q, _, r = basis.shape
+        q = len(basis)
         place = Place(first, second[:q], second[q:], third, fourth)
         shape, total = second[q:].sum(), list[Jet]()
         m, several = len(theta) + len(tau), max(nodes, place.directions.shape[1] ** 2)
@@ -148,7 +145,7 @@ class Rows:
             wide = block.x.shape[1] * (first.numel() ** 2 + several) + m * m * several
             for piece in block.pieces(MOST_NUMBERS_AT_ONCE // wide):
                 n = len(piece.x)
-                u = piece.mode(first.expand(n, -1), place.root, shape, first.new_zeros(n, r))
+                u = piece.mode(first.expand(n, -1), place.root, shape)
                 own = Marginals(self.family, piece.x, piece.row, place, u)
                 total.append(own.jet(nodes).summed())
         found = [sum(each) for each in zip(*total, strict=True)]
