@@ -112,7 +112,7 @@ class Bends:
         """The jet in (w, shape) of the sum over rows x (n, R, P) of the numbers times `by`."""
         square = (x[..., None] * x[..., None, :]).flatten(2)
         slope = (by * self.first[0]) @ x
-        bend = ((by * self.second[0][0]) @ square).reshape(*slope.shape, -1)
+        bend = ((by * self.second[0][0]) @ square).reshape(*slope.shape, x.shape[2])
         for own, edge, corner in zip(
             self.first[1:], self.second[0][1:], self.second[1:], strict=True
         ):

@@ -56,15 +56,15 @@ def test_quadrature_is_the_integral(family: str) -> None:
 @pytest.mark.parametrize("nodes, levels", [(NODES, 1), (0, 1), (0, 2)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_closed_derivatives_are_those_of_autograd(family: str, nodes: int, levels: int) -> None:
-    """With a number that is 0 among tau, and directions around that are no coordinates."""
+    """With numbers that are 0 among tau, a variance that is held, and directions of all columns."""
     rows, shape = rows_of(family, drawn(family)), [0.3] * FAMILIES[family].shaped
     own = np.array([[1.0, 0.0], [0.3, 1.0], [-0.2, 0.5]])
     basis = np.einsum("pc,kcr->kpr", own, layouts("full", 2))
     around = own[:, : 2 * (levels - 1)]
     if nodes:
         basis = np.array([[[0.0], [0.3], [1.0]]])
-    for tau in ([0.5, 0.2, 0.7], [0.0, 0.2, 0.7], [0.0, 0.0, 0.0]):
-        place = THETA, np.array([*tau[: len(basis)], *shape]), basis, around, nodes
+    for tau, there in (([0.5, 0.2, 0.7], 1), ([0.0, 0.2, 0.7], 1), ([0.0] * 3, 1), ([0.5] * 3, 0)):
+        place = THETA, np.array([*tau[: len(basis)], *shape]), there * basis, around, nodes
         for found, wanted in zip(rows.jets(*place), differentiated(rows, *place), strict=True):
             assert found == pytest.approx(wanted.numpy(), rel=1e-8, abs=1e-8)
 
