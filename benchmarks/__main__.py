@@ -17,6 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from corsage.app.output.terminal import terminal
 from corsage.app.output.usage import complain
 from corsage.benchmarks.measure import table
 from corsage.core.errors import ConfigError, CorsageError
@@ -74,7 +75,7 @@ def main(words: list[str]) -> int:
     try:
         names, file = parse(words)
         if not names:
-            show_list(Console(width=None if sys.stdout.isatty() else WIDE))
+            show_list(terminal(WIDE))
         found: dict[str, list[dict[str, object]]] = {}
         for name in names:
             run(name, found.setdefault(name, []), lambda: keep(found, file))
@@ -147,8 +148,7 @@ def run(name: str, found: list[dict[str, object]], written: Callable[[], None]) 
         found.append(measure.as_json())
         written()
         print(measure.line, file=sys.stderr, flush=True)
-    console = Console(width=None if sys.stdout.isatty() else WIDE)
-    console.print(table(title(name), measures))
+    terminal(WIDE).print(table(title(name), measures))
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ class Family:
     ----------
     loss : what models are judged by: half the deviance of a row.
     likelihood : log p(y | u), with all constants.
-    curvature : -d^2 log p / du^2.
+    slope, curvature : d log p / du, and -d^2 log p / du^2.
     variance : of y over that of a row of weight 1 and no overdispersion, by its mean and shape.
     begin : a first guess of the mean, by label and weight.
     shaped : whether a shape is estimated, too.
@@ -60,6 +60,7 @@ class Family:
 
     loss: ScalarLoss
     likelihood: Callable[[Tensor, Row], Tensor]
+    slope: Callable[[Tensor, Row], Tensor]
     curvature: Callable[[Tensor, Row], Tensor]
     variance: Callable[[Tensor, Tensor], Tensor]
     begin: Callable[[Tensor, Tensor], Tensor]
@@ -104,6 +105,10 @@ def _logistic(u: Tensor, row: Row) -> Tensor:
     return row.weight * (row.y * u - F.softplus(u))
 
 
+def _logistic_slope(u: Tensor, row: Row) -> Tensor:
+    return row.weight * (row.y - torch.sigmoid(u))
+
+
 def _logistic_curvature(u: Tensor, row: Row) -> Tensor:
     return row.weight * torch.sigmoid(u) * torch.sigmoid(-u)
 
@@ -128,6 +133,11 @@ def _negative_binomial(u: Tensor, row: Row) -> Tensor:
     near = y * (y - 1) / (2 * k) + y * shape  # Poisson's: logarithms of k! would be rounding
     rising = torch.where(k > LIKE_POISSON, near, torch.lgamma(y + k) - torch.lgamma(k))
     return row.weight * (rising - torch.lgamma(y + 1) + y * away - (y + k) * F.softplus(away))
+
+
+def _negative_binomial_slope(u: Tensor, row: Row) -> Tensor:
+    shape = row.shape.clamp(max=MOST_SHAPE)
+    return row.weight * (row.y - (row.y + shape.exp()) * torch.sigmoid(u - shape))
 
 
 def _negative_binomial_curvature(u: Tensor, row: Row) -> Tensor:
@@ -158,30 +168,33 @@ BINOMIAL_LOSS = _deviance(
 )
 
 BERNOULLI = Family(
-    LOGISTIC, _logistic, _logistic_curvature,
+    LOGISTIC, _logistic, _logistic_slope, _logistic_curvature,
     lambda mean, shape: mean * (1 - mean), _half,
     lambda y: (y == 0) | (y == 1), "the classes 0 and 1",
 )  # fmt: skip
 BINOMIAL = Family(
-    BINOMIAL_LOSS, lambda u, row: _logistic(u, row) + _trials(row), _logistic_curvature,
+    BINOMIAL_LOSS, lambda u, row: _logistic(u, row) + _trials(row),
+    _logistic_slope, _logistic_curvature,
     lambda mean, shape: mean * (1 - mean), _half,
     lambda y: (y >= 0) & (y <= 1), "shares of successes from 0 to 1, and trials in weight-column",
 )  # fmt: skip
 POISSON = Family(
     POISSON_LOSS,
     lambda u, row: row.weight * (row.y * u - torch.exp(u) - torch.lgamma(row.y + 1)),
+    lambda u, row: row.weight * (row.y - torch.exp(u)),
     lambda u, row: row.weight * torch.exp(u),
     lambda mean, shape: mean, lambda y, weight: y + 0.1,
     lambda y: (y >= 0) & (y == y.round()), "counts (0, 1, 2, ...)",
 )  # fmt: skip
 NEGATIVE_BINOMIAL = Family(
     ScalarLoss(**{**vars(POISSON_LOSS), "name": "negative-binomial"}),
-    _negative_binomial, _negative_binomial_curvature,
+    _negative_binomial, _negative_binomial_slope, _negative_binomial_curvature,
     lambda mean, shape: mean + mean.square() / shape.exp(), lambda y, weight: y + 0.1,
     POISSON.takes, POISSON.wants, shaped=True,
 )  # fmt: skip
 GAMMA = Family(
     GAMMA_LOSS, _gamma,
+    lambda u, row: row.weight * row.shape.clamp(max=MOST_SHAPE).exp() * (row.y * torch.exp(-u) - 1),
     lambda u, row: row.weight * row.shape.clamp(max=MOST_SHAPE).exp() * row.y * torch.exp(-u),
     lambda mean, shape: mean.square() / shape.exp(), lambda y, weight: y,
     lambda y: y > 0, "numbers above 0", shaped=True,

@@ -8,6 +8,7 @@ federation (`core.preparation`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -205,10 +206,27 @@ class CsvFile:
         return f"line {line}, column {name!r}: {word!r}"
 
 
+def line_of(keys: CsvKeys, user: str, name: str, value: float) -> int:
+    """The first line of a user's, in a file that was read, with a value in a column; 0: none."""
+    dialect = dialect_of(keys.path)
+    line, names = read_header(keys.path, dialect.delimiter)
+    if name not in names:
+        return 0
+    column = names.index(name)
+    whose = names.index(keys.user_column) if keys.user_column in names else -1
+    for number, row in rows(keys.path, dialect.delimiter):
+        mine = whose < 0 or row[whose].strip() == user
+        if number > line and mine and same(row[column], value):
+            return number
+    return 0
+
+
 def same(word: str, value: float) -> bool:
     """Tell whether a word is this number."""
     try:
-        return not is_missing(word) and float(word.replace(",", ".")) == value
+        return not is_missing(word) and math.isclose(
+            float(word.replace(",", ".")), value, rel_tol=1e-9
+        )
     except ValueError:
         return False
 

@@ -19,7 +19,7 @@ def facts(row: Row) -> Json:
     """Numbers of a row whose models are fitted to all rows of its data."""
     data = row.users_data()
     found: Json = {"rows": len(data.y), "users": len(data.users)}
-    found |= {"columns": columns(data)} if len(data.shape) == 1 else {}
+    found |= {"columns": columns(data), "label": label(data)} if len(data.shape) == 1 else {}
     if data.clusters:
         found["clusters"] = len(set(data.clusters.values()))
     head = row.file.header
@@ -49,6 +49,12 @@ def columns(data: FederatedData) -> list[Json]:
         | ({"missing": count} if count else {})
         for one, count in zip(data.facts.columns, missing, strict=True)
     ]
+
+
+def label(data: FederatedData) -> Json:
+    """The label: so many classes, or (0) a number."""
+    name = data.facts.label.name if data.facts is not None else ""
+    return {"name": name or "the label", "classes": data.num_classes}
 
 
 def inputs(row: Row) -> tuple[Floats, Floats, Array]:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corsage.core.arrays import Array, Floats
+from corsage.core.arrays import Floats
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, DataError
-from corsage.core.tables.column_facts import MOST_LEVELS, NUMBER
+from corsage.core.registry import LIKELIHOODS
+from corsage.core.tables.column_facts import MOST_LEVELS, NUMBER, NUMBERED_CLASSES, TableFacts
 from corsage.datasets.columns.typed import FREE_TEXT, IDS, SOME_ROWS
 from corsage.datasets.data_set import load_table
 from corsage.datasets.sample_table import Table, some
@@ -53,7 +54,7 @@ def labelled(keys: Mapping[str, Any]) -> tuple[str, Table]:
         except DataError:  # words; of another mistake the reader of classes says it
             pass
         else:
-            if (table.y % 1 != 0).any():
+            if keys.get("loss") in LIKELIHOODS or (table.y % 1 != 0).any():
                 return "numbers", table
     return str(keys.get("labels", "classes")), load_table(Config.parse(keys).data)
 
@@ -102,10 +103,10 @@ def tell(dropped: Sequence[str], said: Sequence[str]) -> None:
 
 def ask(table: Table, keys: Mapping[str, Any]) -> None:
     """Ask in a line what whole numbers are, where they may be something else."""
-    if "labels" not in keys and table.x.ndim == 2 and are_scores(table.y, table.num_classes):
+    if "labels" not in keys and (scores := like_scores(table)):
         raise ConfigError(
-            f"label: whole numbers up to {table.num_classes - 1}, not all of them: classes, or "
-            "numbers to predict? Say labels=classes or labels=numbers."
+            f"label: {scores}: classes, or numbers to predict? Say labels=classes or "
+            "labels=numbers."
         )
     facts = table.facts.columns if table.facts else ()
     dropped = {*names(keys, "drop-columns"), *left_out(table, keys)}
@@ -146,10 +147,10 @@ def identifiers(table: Table) -> dict[str, int]:
 
 def of_numbers(table: Table) -> list[tuple[str, Floats]]:
     """The columns that were taken for numbers, if somebody named them, and enough rows to tell."""
-    facts = table.facts.columns if table.facts is not None else ()
-    if len(table.y) < SOME_ROWS or all(one.name == f"x{i}" for i, one in enumerate(facts)):
+    facts = table.facts
+    if len(table.y) < SOME_ROWS or facts is None or not has_names(facts):
         return []
-    return [(one.name, table.x[:, i]) for i, one in enumerate(facts) if one.kind == NUMBER]
+    return [(one.name, table.x[:, i]) for i, one in enumerate(facts.columns) if one.kind == NUMBER]
 
 
 def counts_rows(column: Floats, share: float = UNIQUE) -> bool:
@@ -181,9 +182,20 @@ def names_things(name: str, column: Floats) -> bool:
     return bool(IDS.fullmatch(name)) or (dense and in_turn)
 
 
-def are_scores(y: Array, num_classes: int) -> bool:
-    """Tell whether labels that were taken for classes may be counts, or marks.
+def like_scores(table: Table) -> str:
+    """Whole numbers that were taken for classes and may be counts, or marks, in words; or nothing.
 
-    Classes are numbered from 0 without a gap; and of two there is nothing to ask.
+    Of two there is nothing to ask; nor of arrays, where their type says it, unless there are gaps.
     """
-    return num_classes > 2 and len(np.unique(y)) < num_classes
+    last, facts = table.num_classes - 1, table.facts
+    if table.x.ndim != 2 or last < 2:
+        return ""
+    if len(np.unique(table.y)) <= last:
+        return f"whole numbers up to {last}, not all of them"
+    numbered = facts is not None and has_names(facts) and facts.label.kind == NUMBERED_CLASSES
+    return f"the whole numbers up to {last}" if numbered else ""
+
+
+def has_names(facts: TableFacts) -> bool:
+    """Tell whether somebody named the columns."""
+    return any(name != f"x{i}" for i, name in enumerate(facts.names))

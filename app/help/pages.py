@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from corsage.app.help import commands
 from corsage.app.help.facts import FACTS
+from corsage.app.output.terminal import terminal
 from corsage.app.output.usage import narrowed
 from corsage.core.configuration.key_groups import GROUPS
 from corsage.core.configuration.known_keys import OF_SOME, known_keys
@@ -244,9 +245,7 @@ def word(value: Value) -> str:
 
 def show(topic: str = "", title: str = "") -> None:
     """Print a page."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
+    console = terminal(highlight=False)
     for part in page(topic, title):
         said = narrowed(part, console.width) if isinstance(part, str) else part
         console.print(said, markup=False, soft_wrap=isinstance(part, str))

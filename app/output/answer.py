@@ -140,6 +140,7 @@ def lines(results: Sequence[Result]) -> list[str]:
         found.append(size(fit, "Data:" if "trained" in own["held_out"] else "Fitted to"))
         found += apart(own)
         found += taken(fit["columns"], dropped) if "columns" in fit else []
+        found += [label(fit["label"])] if "label" in fit else []
         found += [quality(fit)] if quality(fit) else []
     return found
 
@@ -277,6 +278,12 @@ def column(one: Mapping[str, Any]) -> str:
     kind = f"{one['levels']} words" if one["kind"] == "words" else one["kind"]
     gaps = f", {one['missing']:,} missing" if one.get("missing") else ""
     return f"{one['name']} ({kind}{gaps})"
+
+
+def label(one: Mapping[str, Any]) -> str:
+    """The label, and its kind."""
+    kind = f"{one['classes']} classes" if one["classes"] else "a number"
+    return f"Predicted: {one['name']} ({kind})."
 
 
 def quality(fit: Mapping[str, Any]) -> str:

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rich import box
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from corsage.app.output.notes import notes, tops
+from corsage.app.output.terminal import Airy, Name, heads
 from corsage.core.measures import ACCURACY, DASH, Measure, measure_of
 
 Row = Mapping[str, Any]
@@ -27,8 +28,8 @@ FAILED_CELL = "failed"
 """What stands where the measure would."""
 TEXT_COLUMNS = 120
 """Columns of a table that is printed as text."""
-NAME_COLUMNS = 12
-"""Columns of a strategy's name that the table has at least."""
+LABEL_COLUMNS = 40
+"""Columns of a label of findings from which on it is shortened, where a text needs the room."""
 
 Points = tuple[NDArray[np.float64], NDArray[np.float64]]
 """A line: where, and how high, as shown (percent)."""
@@ -117,27 +118,6 @@ def cells(result: Result) -> list[str]:
     ]
 
 
-class Airy(Table):
-    """A table with 1 to 4 blanks between its columns, as the console has room.
-
-    Where there is no room for the least of it, it is wider: print it with `crop=False`.
-    """
-
-    spare = 0  # columns by which names may be folded
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for gap in (3, 2, 1, 0):
-            self.padding = (0, gap, 0, 0)
-            if console.measure(self, options=options.update(max_width=10_000)).maximum <= (
-                options.max_width
-            ):
-                break
-        whole = console.measure(self, options=options.update(max_width=10_000)).maximum
-        least = whole - self.spare
-        room = options.update(max_width=max(options.max_width, least))
-        yield from super().__rich_console__(console, room)
-
-
 def summary_table(
     results: Sequence[Result],
     failed: Mapping[str, str] | None = None,
@@ -149,32 +129,16 @@ def summary_table(
     """
     failed = failed or {}
     table = Airy(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
-    longest = max(
-        (len(name) for name in (*(str(r["strategy"]) for r in results), *failed)), default=0
-    )
-    table.spare = max(longest - NAME_COLUMNS, 0)
-    heads = columns(shared_measure(results))
-    shown = [place for place, title in enumerate(heads) if title not in without]
-    for place in shown:
-        # Text, not markup: a name with brackets in it is printed as it is.
-        # Only the name may be folded where there is no room: half a number is a wrong number.
-        table.add_column(
-            Text(heads[place]),
-            justify="right" if place else "left",
-            no_wrap=place > 0,
-            overflow="fold",
-            min_width=None if place else min(longest, NAME_COLUMNS),
-            vertical="bottom",
-        )
+    titles = columns(shared_measure(results))
+    shown = [place for place, title in enumerate(titles) if title not in without]
+    heads(table, [titles[place] for place in shown])
     for result, top in zip(results, best(results), strict=True):
-        own = cells(result)
-        line = [Text(own[place]) for place in shown]
-        if top:
-            line[0].stylize("bold")
-            line[1].stylize("bold")
-        table.add_row(*line)
+        own, style = cells(result), "bold" if top else ""
+        table.add_row(
+            Name(own[0], style), Text(own[1], style), *(Text(own[place]) for place in shown[2:])
+        )
     for name in failed:
-        table.add_row(Text(name), Text(FAILED_CELL, "red"), *[DASH] * (len(table.columns) - 2))
+        table.add_row(Name(name), Text(FAILED_CELL, "red"), *[DASH] * (len(table.columns) - 2))
     lines = [note for result in results if (note := dropped_note(result, names=3))]
     lines += [f"{name} failed: {why}" for name, why in failed.items()]
     lines += notes(results)
@@ -245,8 +209,8 @@ def findings_tables(results: Sequence[Result]) -> list[Group]:
     tables: list[Group] = []
     for title, rows in findings(results):
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-        for row in rows:
-            table.add_row(*(Text(cell) for cell in row))
+        for name, *texts in rows:
+            table.add_row(Name(name, least=LABEL_COLUMNS), *map(Text, texts))
         tables.append(Group(Text(f"\n{title}", style="bold"), table))
     return tables
 

@@ -53,8 +53,8 @@ th, td { padding: .36rem .7rem; text-align: right; border-bottom: 1px solid var(
 th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
 th:first-child, td:first-child { text-align: left; padding-left: .2rem; }
 .wide th:first-child, .wide td:first-child { position: sticky; left: 0; background: var(--paper);
-  z-index: 1; max-width: 46vw; overflow: hidden; text-overflow: ellipsis; }
-.words th, .words td { text-align: left; white-space: normal; overflow-wrap: anywhere;
+  z-index: 1; max-width: 46vw; white-space: normal; overflow-wrap: break-word; }
+.words th, .words td { text-align: left; white-space: normal; overflow-wrap: break-word;
   min-width: 5rem;  vertical-align: top; }
 .words { margin-bottom: 1.2rem; }
 .best td:nth-child(-n+2) { font-weight: 700; }

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
 from corsage.app.output import answer
 from corsage.app.output.notes import measures_table
 from corsage.app.output.summary import Result, findings_tables, summary_table
+from corsage.app.output.terminal import terminal
 from corsage.app.output.usage import complain
 from corsage.app.results.metrics import read_rows
 from corsage.app.run.endings import HELD_OUT, read_failure, read_result
@@ -76,7 +76,7 @@ def show(
     found: list[Result], folder: Path, failed: dict[str, str], notes: Sequence[str] = ()
 ) -> None:
     """The table, what the methods found, notes on all of it, and where it lies."""
-    console, lead = Console(), answer.lines(found)
+    console, lead = terminal(), answer.lines(found)
     for line in lead:
         console.print(line, highlight=False, markup=False, soft_wrap=not console.is_terminal)
     for table in [*answer.tables(found), ""] if lead else []:

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import io
-
 from rich import box
-from rich.console import Console
 from rich.text import Text
 
 from corsage.app.output.notes import uneven
-from corsage.app.output.summary import (
-    NAME_COLUMNS,
-    Airy,
-    human_bytes,
-    human_count,
-    human_seconds,
-)
+from corsage.app.output.summary import human_bytes, human_count, human_seconds, plain
+from corsage.app.output.terminal import Airy, Name, heads, terminal
 from corsage.app.studies.comparison import Study
 from corsage.app.studies.over_seeds import Compared, Interval, StudyRow
 from corsage.core.measures import DASH, Measure
 
-STUDY_COLUMNS = 120
-"""Columns of the table as text."""
 
-
-def heads(study: Study) -> list[str]:
+def titles_of(study: Study) -> list[str]:
     """The heads of the columns."""
     measure = study.rows[0].measure
     several = "± sd over seeds" if len(study.seeds) > 1 else "of one seed"
@@ -86,28 +75,16 @@ def within(interval: Interval | None, measure: Measure) -> str:
 def study_table(study: Study) -> Airy:
     """One line a row, and below it what a reader must know."""
     table = Airy(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
-    longest = max(len(row.strategy) for row in study.rows)
-    table.spare = max(longest - NAME_COLUMNS, 0)
-    lines = [cells(one, study) for one in study.compared]
-    for place, head in enumerate(heads(study)):
-        if place and all(line[place] in ("", DASH) for line in lines):
-            continue
-        table.add_column(
-            Text(head),
-            justify="right" if place else "left",
-            no_wrap=place > 0,
-            overflow="fold",
-            min_width=None if place else min(longest, NAME_COLUMNS),
-            vertical="bottom",
-        )
+    lines, titles = [cells(one, study) for one in study.compared], titles_of(study)
     shown = [
         place
-        for place in range(len(heads(study)))
+        for place in range(len(titles))
         if not place or any(line[place] not in ("", DASH) for line in lines)
     ]
+    heads(table, [titles[place] for place in shown])
     for one, line in zip(study.compared, lines, strict=True):
         style = "bold" if one.only_best else ""
-        table.add_row(*(Text(line[place], style) for place in shown))
+        table.add_row(Name(line[0], style), *(Text(line[place], style) for place in shown[1:]))
     table.caption = Text("\n".join(study.notes()))
     table.caption_justify = "left"
     return table
@@ -115,7 +92,7 @@ def study_table(study: Study) -> Airy:
 
 def show(study: Study) -> None:
     """Print it, and where it lies."""
-    console = Console()
+    console = terminal()
     if study.rows:
         console.print(study_table(study), crop=False)
     else:
@@ -128,6 +105,4 @@ def as_text(study: Study) -> str:
     """It as plain text."""
     if not study.rows:
         return "\n".join(study.notes())
-    stream = io.StringIO()
-    Console(file=stream, width=STUDY_COLUMNS).print(study_table(study), crop=False)
-    return stream.getvalue()
+    return plain(study_table(study))

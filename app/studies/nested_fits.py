@@ -18,6 +18,8 @@ import numpy as np
 from corsage.app.studies.over_seeds import Done
 from corsage.solvers.known_clusters.variances.shapes import FULL, ONE
 
+SAME_RATIO = 1e-6
+"""A likelihood ratio that is rounding of a search: the variance more is 0."""
 NOT_NESTED = "none is a case of the other"
 SAME_SQUARES = 1e-6
 """Sums of squares of labels that differ by a smaller share are of the same labels."""
@@ -125,7 +127,11 @@ class Ratio:
         whole = float(chi2.sf(self.chi2, self.df))
         if self.small.edges(self.large) != 1:
             return whole
-        less = float(chi2.sf(self.chi2, self.df - 1)) if self.df > 1 else float(self.chi2 <= 0)
+        less = (
+            float(chi2.sf(self.chi2, self.df - 1))
+            if self.df > 1
+            else float(self.chi2 <= SAME_RATIO)
+        )
         return (whole + less) / 2
 
     def json(self) -> dict[str, Any]:

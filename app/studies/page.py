@@ -6,7 +6,7 @@ from html import escape
 
 from corsage.app.studies.comparison import Study
 from corsage.app.studies.grid import Grid
-from corsage.app.studies.means_table import cells, heads
+from corsage.app.studies.means_table import cells, titles_of
 from corsage.app.studies.over_seeds import Compared, Interval, StudyRow, around
 from corsage.core.measures import Measure
 from corsage.core.version import VERSION
@@ -17,7 +17,7 @@ STYLE = """
 @media screen and (prefers-color-scheme: dark) { :root { --paper: #161b22; --ink: #d7dde3;
   --soft: #9aa5b1; --line: #333b44; --dot: #58a6ff; --tint: #1f262e; } }
 * { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 68rem; padding: 2.5rem 1.25rem 4rem; background: var(--paper);
+body { margin: 0 auto; max-width: 78rem; padding: 2.5rem 1.25rem 4rem; background: var(--paper);
   color: var(--ink); font: 16px/1.55 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .3rem; overflow-wrap: anywhere; }
 h2 { font-size: 1.15rem; margin: 2.4rem 0 .7rem; }
@@ -25,13 +25,13 @@ h2 { font-size: 1.15rem; margin: 2.4rem 0 .7rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums;
   width: 100%; }
-th, td { padding: .36rem .7rem; text-align: right; border-bottom: 1px solid var(--line);
+th, td { padding: .36rem .5rem; text-align: right; border-bottom: 1px solid var(--line);
   white-space: nowrap; }
 th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
 th:first-child, td:first-child { text-align: left; padding-left: .2rem; }
 .best td { font-weight: 700; }
 figure { margin: 0; }
-svg { width: 100%; height: auto; display: block; }
+svg { width: 100%; max-width: 50rem; height: auto; display: block; }
 svg text { fill: var(--ink); font-size: 13px; font-family: inherit; }
 svg .soft { fill: var(--soft); font-size: 12px; }
 svg .grid { stroke: var(--line); }
@@ -41,6 +41,8 @@ svg .mean { fill: var(--dot); }
 pre { background: var(--tint); border: 1px solid var(--line); border-radius: 6px;
   padding: .8rem 1rem; white-space: pre-wrap; overflow-wrap: anywhere; font-size: .88rem; }
 li { margin: .2rem 0; }
+@media (max-width: 640px) { body { padding: 1.2rem .8rem 3rem; }
+  svg text, svg .soft { font-size: 20px; } }
 """
 AXIS_LEFT, AXIS_RIGHT, ROW_HEIGHT, ROWS_TOP = 16, 624, 46, 16
 """Where the picture's axis begins and ends, the height of a row, and where the first one is."""
@@ -84,7 +86,9 @@ def page(name: str, study: Study, grid: Grid) -> str:
 
 def table(study: Study) -> str:
     """As on the terminal."""
-    head = "".join(f"<th>{escape(h).strip().replace(chr(10), '<br>')}</th>" for h in heads(study))
+    head = "".join(
+        f"<th>{escape(h).strip().replace(chr(10), '<br>')}</th>" for h in titles_of(study)
+    )
     lines = "".join(line(one, study) for one in study.compared)
     return (
         f'<div class="wide"><table><thead><tr>{head}</tr></thead>'
@@ -102,17 +106,17 @@ def picture(study: Study) -> str:
     """Each row's seeds as dots on one axis, with the interval of their mean."""
     rows, measure = study.rows, study.rows[0].measure
     low, high = ends(rows)
-    height = ROWS_TOP + ROW_HEIGHT * len(rows) + 34
+    height = ROWS_TOP + ROW_HEIGHT * len(rows) + 44
     ticks = [low + (high - low) * i / 4 for i in range(5)]
     parts = [
-        f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{ROWS_TOP}" y2="{height - 34}"/>'
-        f'<text class="soft" x="{x:.1f}" y="{height - 18}" text-anchor="{anchor}">'
+        f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{ROWS_TOP}" y2="{height - 44}"/>'
+        f'<text class="soft" x="{x:.1f}" y="{height - 26}" text-anchor="{anchor}">'
         f"{measure.text(tick)}</text>"
         for tick, anchor in zip(ticks, ("start", *["middle"] * 3, "end"), strict=True)
         for x in [at(tick, low, high)]
     ]
     parts += [dots(row, ROWS_TOP + ROW_HEIGHT * i, low, high) for i, row in enumerate(rows)]
-    axis = f'<text class="soft" x="{AXIS_LEFT}" y="{height - 2}">{escape(measure.title)}</text>'
+    axis = f'<text class="soft" x="{AXIS_LEFT}" y="{height - 4}">{escape(measure.title)}</text>'
     words = escape(f"{measure.title} of every run")
     return (
         f'<svg viewBox="0 0 640 {height}" role="img" aria-label="{words}">{"".join(parts)}{axis}'

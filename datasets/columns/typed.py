@@ -198,22 +198,21 @@ def numbered(name: str) -> ColumnFacts:
 
 
 def class_note(label: ColumnFacts, y: Array) -> list[str]:
-    """Notes on numbered classes that are very many, or do not begin with 0."""
+    """Notes on numbered classes that may be numbers, or do not begin with 0."""
     if label.kind != NUMBERED_CLASSES or not len(y):
         return []
-    if (many := len(np.unique(y))) > MANY_CLASSES:
-        return [
+    found, many = [], len(np.unique(y))
+    if many > 2:
+        found.append(
             f"column {label.name!r}: its {many} different whole numbers are taken for classes; "
             "labels=numbers predicts them as numbers"
-        ]
-    return (
-        []
-        if y.min() <= 0
-        else [
+        )
+    if y.min() > 0:
+        found.append(
             "no row has the class 0, which the models have all the same; category-columns="
             f"{label.name} makes classes of those that there are"
-        ]
-    )
+        )
+    return found
 
 
 def id_note(name: str, column: Floats) -> str:

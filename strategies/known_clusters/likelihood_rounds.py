@@ -60,10 +60,8 @@ AT_BOUND = (
     "the family's shape grows without bound: counts scatter no more than loss=poisson says, which "
     "is the same model with one number less"
 )
-MOST_LOOKS = 100_000_000
-"""Numbers that users may look at in an exchange unless they are asked to: two CPU seconds or so."""
-JOINT = 50
-"""Times as dear as others are those of clusters: functions of functions, derived twice."""
+MOST_WORK = 2e9
+"""Nanoseconds that users may work in an exchange unless they are asked to, about."""
 MOST_TRIED = 15
 """Looks after which a shape is given up that is still worse than another one."""
 MOST_LIKELY = 60
@@ -121,7 +119,7 @@ class Likelihood:
                 "quadrature is for one random coefficient of users on one level",
             ),
             (
-                wanted == AUTO and self.job.loss == "logistic" and self.long(several > 0),
+                wanted == AUTO and self.job.loss == "logistic" and self.long,
                 "it would take long with so many rows; mixed-likelihood=laplace asks for it",
             ),
             (least > MOST_LIKELY, f"{least} parameters are more than {MOST_LIKELY}"),
@@ -134,13 +132,14 @@ class Likelihood:
             return []
         return [present.names, *(units_above(present.names) if self.keys.mixed_paths else [])]
 
-    def long(self, several: bool) -> bool:
-        """True if users would look at very many numbers in an exchange."""
-        members, r = self.job.members.everybody, int(self.varies.sum())
-        rows = sum(members[user].train for user in self.job.members.users)
-        m = min(len(self.varies) + r * (r + 1) // 2, MOST_LIKELY) + r
-        m *= (JOINT * functions_of(r) if several else 1) * max(r, NODES if r == 1 else 1)
-        return rows * m > MOST_LOOKS
+    @property
+    def long(self) -> bool:
+        """True if users would work for long in an exchange, by what their sums took."""
+        users, r, d = self.job.members.users, int(self.varies.sum()), len(self.varies)
+        rows = sum(self.job.members.everybody[user].train for user in users)
+        m = min(d + r * (r + 1) // 2, MOST_LIKELY)
+        each, places = 0.4 * d**2 * functions_of(r), max(NODES if r == 1 else 0, 3)
+        return rows * (100 * places + each) + 40 * len(users) * m**2 * max(places, r**2) > MOST_WORK
 
     @property
     def nodes(self) -> int:
@@ -209,10 +208,22 @@ class Likelihood:
             prepared = self.job.agreed.preparation
             label = "label" if prepared is None else prepared.label.name
             named = {"label": label, **{key[:6]: name for key, name in self.keys.held.items()}}
+            user = answer.cohort.users[int(place)]
             raise ConfigError(
-                f"user {answer.cohort.users[int(place)]}, training row {int(row) + 1}: "
+                f"user {user}, training row {int(row) + 1}{self.line(user, named[what], value)}: "
                 f"{named[what]} is {value:.6g}; {what}s of loss={self.job.loss} are {wanted}."
             )
+
+    def line(self, user: str, column: str, value: float) -> str:
+        """The line of a file in which a user has this, in words; empty if there is none."""
+        from corsage.datasets.csvfile import line_of
+        from corsage.datasets.shared_keys import CsvKeys
+
+        keys = self.job.config.data
+        if not isinstance(keys, CsvKeys):
+            return ""
+        number = line_of(keys, user, column, value)
+        return f" ({keys.data_file}, line {number})" if number else ""
 
     def question(self, cohort: Cohort) -> Request:
         """The question for a likelihood with its derivatives."""
@@ -370,9 +381,10 @@ class Likelihood:
         if effects:
             from corsage.solvers.known_clusters.generalised.joint import integrated
 
-            _, effects, _, curved = integrated(
+            here = integrated(
                 design, found.best, found.place, found.there, found.parents, found.ascent.at
             )
+            effects, curved = here.effects, here.curved
         how = f"{self.nodes}-point adaptive quadrature" if self.nodes else "Laplace's approximation"
         latent = LATENT if self.job.loss in ("logistic", "binomial") else 0.0
         return Outcome(design, found, how, effects, curved, self.units, latent)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,8 @@ FEW_SHOWN = 6
 """Clusters that are printed, and coefficients of each."""
 OVERDISPERSED = 1.5
 """Rows scatter more than their family says if Pearson's chi^2 is so many times what is expected."""
+MOST_DIGITS = 15
+"""Digits of a double that are no rounding."""
 ENDS = 3
 """Users that are printed from either end."""
 
@@ -63,10 +65,10 @@ class Coefficient:
     def text(self) -> str:
         """One line of a table."""
         if self.se is None or self.z is None or self.p is None:
-            return f"{self.estimate:.5g}" + (f" ({self.untold})" if self.untold else "")
+            return number_text(self.estimate, 0.0, 5) + (f" ({self.untold})" if self.untold else "")
         chance = "p < .001" if self.p < 0.001 else f"p = {self.p:.3f}".replace("0.", ".", 1)
         z = f"{self.z:.2f}" if abs(self.z) < 1e6 else f"{self.z:.3g}"
-        return f"{self.estimate:.5g} (se {self.se:.4g}, z {z}, {chance})"
+        return f"{number_text(self.estimate, self.se, 5)} (se {self.se:.4g}, z {z}, {chance})"
 
 
 @dataclass(frozen=True)
@@ -124,11 +126,12 @@ class ClusterEstimate:
     estimate: dict[str, float]
     se: dict[str, float | None] | None
 
-    def text(self) -> str:
-        """The first few in a line."""
+    def text(self, those: Collection[ClusterEstimate]) -> str:
+        """The first few in a line, with digits that tell it from the others of `those`."""
         parts = []
         for name, value in list(self.estimate.items())[:FEW_SHOWN]:
-            parts.append(f"{name} {value:.4g}{error_text(self.se, name)}")
+            told = number_text(value, scatter(those, name))
+            parts.append(f"{name} {told}{error_text(self.se, name)}")
         return ", ".join(parts) + (", ..." if len(self.estimate) > FEW_SHOWN else "")
 
 
@@ -196,7 +199,7 @@ class LinearSummary:
                 notes.append(("overdispersion", dispersion_text(self.dispersion)))
             found.append(Finding("coefficients", rows + [note for note in notes if note[1]]))
         if 0 < len(self.clusters) <= FEW_SHOWN:
-            rows = [(name, one.text()) for name, one in self.clusters.items()]
+            rows = [(name, one.text(self.clusters.values())) for name, one in self.clusters.items()]
             found.append(Finding("clusters' estimates", rows))
         if self.left_out:
             told = f"of {self.left_out:,} users in coefficients.csv, without errors"
@@ -219,8 +222,21 @@ class LinearSummary:
 
     def _told(self, user: str, name: str) -> str:
         """One user's coefficient."""
-        one = self.users[user]
-        return f"{user} {one.estimate[name]:.4g}{error_text(one.se, name)}"
+        one, apart = self.users[user], scatter(self.users.values(), name)
+        return f"{user} {number_text(one.estimate[name], apart)}{error_text(one.se, name)}"
+
+
+def number_text(value: float, step: float, least: int = 4) -> str:
+    """A number with as many digits as it takes to see steps, of which there may be none."""
+    digits = least
+    if value and step:
+        digits = max(least, math.floor(math.log10(abs(value))) - math.floor(math.log10(step)) + 2)
+    return f"{value:.{min(digits, MOST_DIGITS)}g}"
+
+
+def scatter(those: Iterable[UserEstimate | ClusterEstimate], name: str) -> float:
+    """The standard deviation of a coefficient between some."""
+    return float(np.std([one.estimate[name] for one in those]))
 
 
 def dispersion_text(value: float) -> str:

@@ -25,6 +25,8 @@ LATENT = pi**2 / 3
 SUM_ROUNDING = 1e-6
 """The share of a sum that may be rounding."""
 
+FAR_FROM_ZERO = 50.0
+"""Standard deviations from a column's mean to 0 beyond which an intercept says little."""
 GROWS = 0.1
 """A coefficient that changes by a smaller share than the one that changes most does not grow."""
 ENDLESS = (
@@ -63,6 +65,7 @@ class Units:
                 told.append("each user's own standard deviations (scale=user)")
             elif intercept:
                 (matrix, start), label = prepared.linear(), prepared.label.scale
+                told.append(far(prepared))
             else:
                 own, _ = prepared.linear()
                 matrix, label = own[:-1, :-1], prepared.label.scale
@@ -157,6 +160,15 @@ def places_by_column(job: Job, d: int) -> dict[str, list[int]]:
         places[column.name] = list(range(first, first + len(column.features)))
         first += len(column.features)
     return places
+
+
+def far(prepared: Preparation) -> str:
+    """A word on columns whose values are far from 0, where the intercept is; empty: none is."""
+    sizes = zip(prepared.features, prepared.shift, prepared.scale, strict=False)
+    names = [
+        name for name, mean, scale in sizes if scale != 1.0 and abs(mean * scale) > FAR_FROM_ZERO
+    ]
+    return f"intercepts are where {', '.join(names[:3])} is 0, far from the data" if names else ""
 
 
 def outcome(loss: str, prepared: Preparation | None) -> str:

@@ -192,6 +192,26 @@ def test_identifiers_and_marks_are_asked_about(tmp_path: Path) -> None:
         fit(table, user="shop", label="marks", progress=False)
 
 
+def test_whole_numbers_of_a_named_label_are_asked_about(tmp_path: Path) -> None:
+    """Counts from 0 to 5 without a gap; two classes and a family's counts are no question."""
+    table, rng = made(12, 6)[["shop", "income"]], np.random.default_rng(0)
+    table["count"] = np.minimum(rng.poisson(1.5, len(table)), 5)
+    y = table["count"]
+    assert y.nunique() == 6
+    file = tmp_path / "counts.csv"
+    table.to_csv(file, index=False)
+    for data in (table, file):
+        with pytest.raises(ConfigError, match="label: the whole numbers up to 5: classes, or numb"):
+            fit(data, user="shop", label="count", progress=False)
+    keys: dict[str, Any] = {"user": "shop", "label": "count", "test_fraction": 0, "progress": False}
+    assert "Predicted: count (a number)." in str(fit(file, labels="numbers", **keys))
+    assert "Predicted: count (2 classes)." in str(fit(table.assign(count=y > 1), **keys))
+    file.write_text(file.read_text().replace(",5\n", ",-5\n", 1))
+    number = next(n for n, one in enumerate(file.read_text().split("\n"), 1) if ",-5" in one)
+    with pytest.raises(ConfigError, match=rf"counts.csv, line {number}\): count is -5; labels of"):
+        fit(file, loss="poisson", **keys)
+
+
 def test_rows_without_another_of_their_user_are_fitted_and_not_compared() -> None:
     table = made(30, 1)
     found = fit(table, user="shop", label="sales", progress=False)

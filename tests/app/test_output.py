@@ -22,6 +22,7 @@ from corsage.app.output.summary import (
     human_seconds,
     summary_table,
 )
+from corsage.app.output.terminal import terminal
 from corsage.app.report import plots
 from corsage.app.report.chart import Chart
 from corsage.app.report.curves import measure_chart
@@ -173,10 +174,10 @@ def test_table_fits_80_columns_with_long_names() -> None:
     results[0]["accuracy"] |= {"mean": 0.5532, "std": 0.1212, "min": 1.0}
     results[0] |= {"accuracy_last10": 1.0, "worst10": 1.0, "gradient_steps": 12_345.0}
     text = shown(results)
-    assert "…" not in text
     assert all(len(line) <= 80 for line in text.splitlines())
     *_, line = [line for line in text.splitlines() if line.startswith("a") and "55.3" in line]
-    assert re.split(r"\s+(?=\d)", line.strip())[1:] == [  # the name goes on from the line above
+    assert re.split(r"\s+(?=\d)", line.strip()) == [
+        "aaaaaaa…aaaaaaa",
         *("55.3 ±", "12.1", "100.0", "100.0", "100.0", "12,345"),
         *("123 MB", "568 MB", "99,999", "3m", "20s"),
     ]
@@ -185,7 +186,7 @@ def test_table_fits_80_columns_with_long_names() -> None:
 def test_table_never_cuts_a_number() -> None:
     results, _ = make_run(("b" * 60,))
     text = shown(results)
-    assert "…" not in text
+    assert text.count("…") == 1
     assert all(number in text for number in ("123 MB", "568 MB", "99,999", "3m 20s"))
 
 
@@ -196,11 +197,26 @@ def test_best_mean_is_bold_and_dropped_users_are_named() -> None:
         str(cell)
         for column in table.columns
         for cell in column.cells
-        if any(span.style == "bold" for span in getattr(cell, "spans", ()))
+        if getattr(cell, "style", "") == "bold"
     ]
     assert bold[0] == "fedrep"
     assert len(bold) == 2
     assert f"fedrep: 2 dropped replies: {EVIL} (2)" in shown(results, 120)
+
+
+def test_a_table_without_room_has_its_columns_by_and_by() -> None:
+    results, _ = make_run(("c" * 30, "fedavg"))
+    lines = shown(results, 44).splitlines()
+    assert max(map(len, lines)) <= 44
+    assert sum(line.startswith("fedavg ") for line in lines) > 1
+    assert any(re.match("c+…c+ +70.0 ± 12.1", line) for line in lines)
+
+
+def test_no_line_that_is_printed_ends_in_blanks(capsys: pytest.CaptureFixture[str]) -> None:
+    results, _ = make_run(("fedavg", "fedrep"))
+    terminal(100).print(summary_table(results))
+    said = capsys.readouterr().out
+    assert "fedrep" in said and not re.search(" $", said, re.MULTILINE)
 
 
 def bolded(table: Any) -> list[str]:

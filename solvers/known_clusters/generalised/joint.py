@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -14,21 +14,30 @@ from corsage.solvers.known_clusters.generalised.jets import Jet, derivatives, he
 from corsage.solvers.known_clusters.generalised.levels import Design, Jets
 
 
-class Integrated(NamedTuple):
+@dataclass(frozen=True)
+class Integrated:
     """The likelihood of all levels at psi.
 
     Parameters
     ----------
-    jet : of psi.
     effects : the best of each level's, from the clusters up, each (k, c).
     gap : by how much these are better than those with which users were asked.
     curved : second derivatives of each level's A in its model (k, d, d).
+    top : the last level, where it is looked at, and its best effects.
     """
 
-    jet: Jets
     effects: list[Floats]
     gap: float
     curved: list[Floats]
+    top: tuple[_Level, Tensor, Tensor]
+
+    @cached_property
+    def jet(self) -> Jets:
+        """Of psi: a number, (m,), (m, m)."""
+        level, at, best = self.top
+        found, design = level.jet(at, best, True), level.design
+        whole = Jets(*(part.sum(0, keepdim=True).numpy() for part in found))
+        return Jets(*(part[0] for part in design.living(design.whole(whole))))
 
 
 def integrated(
@@ -57,10 +66,9 @@ def integrated(
         steps.append((own, at, best))
         heights = (own.height(torch.cat([at, v], 1)).sum() for v in (best, old))
         gap += float(next(heights) - next(heights))
-        leaf = torch.cat([at, best], 1).requires_grad_()
-        with torch.enable_grad():
-            joint, functions = own.parts(leaf, level == last)
-            jet = profiled(functions, joint, leaf, old.shape[1])
+        if level == last:
+            break
+        jet = own.jet(at, best, False)
         parent = torch.from_numpy(parents[level])
         count = len(models[level + 1])
         found = Jet(*(p.new_zeros((count, *p.shape[1:])).index_add(0, parent, p) for p in jet))
@@ -73,9 +81,7 @@ def integrated(
             best = own.best(at, best.shape[1])
         new.append(best.numpy())
         there = there[parents[level]] + new[-1] @ design.root(psi, level + 1).T
-    whole = design.living(design.whole(Jets(*(part.numpy() for part in found))))
-    one = Jets(*(part[0] for part in whole))
-    return Integrated(one, new[::-1], gap, curved)
+    return Integrated(new[::-1], gap, curved, steps[-1])
 
 
 @dataclass(frozen=True)
@@ -147,6 +153,13 @@ class _Level:
         left = bent - cross.mT @ torch.linalg.solve(inner, cross)
         curved = (left[:, i, j] for i, j in zip(*upper, strict=True))
         return joint, [joint, small, *values[:, 2 : 2 + c].unbind(1), *curved]
+
+    def jet(self, at: Tensor, effect: Tensor, last: bool) -> Jet:
+        """The jets of `parts` at the best effects."""
+        leaf = torch.cat([at, effect], 1).requires_grad_()
+        with torch.enable_grad():
+            joint, functions = self.parts(leaf, last)
+            return profiled(functions, joint, leaf, effect.shape[1])
 
     def best(self, at: Tensor, c: int) -> Tensor:
         """v^ (n, c), where A_j is a quadratic of it."""

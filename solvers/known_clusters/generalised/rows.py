@@ -7,14 +7,13 @@ h(u) = log p(y | u) - |u|^2/2 largest at u^, and H = -h''(u^),
     Laplace:     h(u^) - log|H|/2
     quadrature:  log sum_k W_k exp(h(u^ + sqrt(2) z_k / sqrt(H)) + z_k^2) + ...   (one number u)
 
-(Pinheiro and Bates 1995), with Gauss's and Hermite's z_k and W_k.
+(Pinheiro and Bates 1995), with Gauss's and Hermite's z_k and W_k. Derivatives: `marginals`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from math import log, pi, sqrt
 
 import numpy as np
 import torch
@@ -22,12 +21,12 @@ from torch import Tensor
 
 from corsage.core.arrays import Floats, Ints
 from corsage.core.families import SMALLEST, Family, Row
-from corsage.solvers.known_clusters.generalised.jets import Jet, derivatives, profiled
-from corsage.solvers.known_clusters.generalised.levels import functions_of
+from corsage.solvers.known_clusters.generalised.jets import Jet
+from corsage.solvers.known_clusters.generalised.marginals import Marginals, Place
 from corsage.solvers.losses.padded import cut, pad
 
 MOST_NUMBERS_AT_ONCE = 4_000_000
-"""Numbers of users' rows that are held at once, in all directions of derivatives."""
+"""Numbers of users' rows, and of their matrices, that are held at once."""
 MODE_STEPS, HALVINGS = 100, 40
 MODE_FOUND = 1e-13
 """The mode is found if Newton's next step would gain less than this, as a share of 1 + |h|."""
@@ -46,36 +45,30 @@ class Block:
     def __init__(self, family: Family, x: Tensor, row: Row) -> None:
         self.family, self.x, self.row = family, x, row
 
-    def pieces(self, numbers: int) -> Iterator[tuple[slice, Block]]:
-        """Users of the block with at most so many rows together, or one, and their places."""
-        n, longest = self.x.shape[:2]
-        most = max(1, numbers // longest)
-        for at in range(0, n, most):
-            some = slice(at, at + most)
-            row = self.row._replace(y=self.row.y[some], weight=self.row.weight[some])
-            yield some, Block(self.family, self.x[some], row)
+    def pieces(self, most: int) -> Iterator[Block]:
+        """At most so many users of the block, or one."""
+        for x, y, weight in zip(
+            *(torch.split(part, max(1, most)) for part in (self.x, *self.row[:2])), strict=True
+        ):
+            yield Block(self.family, x, Row(y, weight, self.row.shape))
 
     def shaped(self, shape: Tensor) -> Row:
         """Rows with a shape; one a user, (n,)."""
         return self.row._replace(shape=shape[:, None] if shape.dim() else shape)
 
-    def mode(self, theta: Tensor, root: Tensor, shape: Tensor, start: Tensor) -> Tensor:
+    def mode(self, theta: Tensor, root: Tensor, shape: Tensor) -> Tensor:
         """u^ (n, r) by Newton's method: h is concave; theta (n, P)."""
         z, fixed, row = self.x @ root, _scores(self.x, theta), self.shaped(shape)
-        u, eye = start, torch.eye(root.shape[-1], dtype=z.dtype)
+        u = z.new_zeros(len(z), root.shape[-1])
+        eye = torch.eye(root.shape[-1], dtype=z.dtype)
 
         def height(at: Tensor) -> Tensor:
             return self._likelihood(fixed + _scores(z, at), row) - at.square().sum(1) / 2
 
         now = height(u)
-        worse = ~(now >= height(torch.zeros_like(u)))
-        u = torch.where(worse[:, None], 0.0, u)
-        now = height(u)
         for _ in range(MODE_STEPS):
-            score = (fixed + _scores(z, u)).requires_grad_()
-            with torch.enable_grad():
-                slope = torch.autograd.grad(self.family.likelihood(score, row).sum(), score)[0]
-            weight = self.family.curvature(score.detach(), row)
+            score = fixed + _scores(z, u)
+            slope, weight = self.family.slope(score, row), self.family.curvature(score, row)
             pull = (z.mT @ slope[..., None])[..., 0] - u
             step = torch.linalg.solve((z * weight[..., None]).mT @ z + eye, pull[..., None])[..., 0]
             gain = (pull * step).sum(1)
@@ -94,46 +87,6 @@ class Block:
 
     def _likelihood(self, score: Tensor, row: Row) -> Tensor:
         return self.family.likelihood(score, row).sum(1)
-
-    def parts(
-        self, at: Tensor, basis: Tensor, around: Tensor, nodes: int
-    ) -> tuple[Tensor, list[Tensor]]:
-        """h, and the functions of which jets are wanted: see `Rows.jets`."""
-        d, (q, _, r) = self.x.shape[2], basis.shape
-        theta, tau, u = at[:, :d], at[:, d : d + q], at[:, at.shape[1] - r :]
-        row = self.shaped(at[:, d + q]) if self.family.shaped else self.row
-        z = torch.einsum("nRp,kpr,nk->nRr", self.x, basis, tau)
-        fixed = _scores(self.x, theta)
-        score = fixed + _scores(z, u)
-        joint = self._likelihood(score, row) - u.square().sum(1) / 2
-        weight = self.family.curvature(score, row)
-        heavy = z * weight[..., None]
-        bent = heavy.mT @ z + torch.eye(r, dtype=at.dtype)
-        if nodes:
-            return joint, [self._quadrature(fixed, z[..., 0], u[:, 0], bent[:, 0, 0], row, nodes)]
-        small = -torch.logdet(bent) / 2
-        if not around.shape[1]:
-            return joint, [joint + small]
-        slope = derivatives(joint, at)[:, :d] @ around
-        v = self.x @ around
-        cross = heavy.mT @ v
-        left = (v * weight[..., None]).mT @ v - cross.mT @ torch.linalg.solve(bent, cross)
-        upper = np.triu_indices(around.shape[1])
-        curved = (left[:, i, j] for i, j in zip(*upper, strict=True))
-        return joint, [joint, small, *slope.unbind(1), *curved]
-
-    def _quadrature(
-        self, fixed: Tensor, z: Tensor, u: Tensor, bent: Tensor, row: Row, nodes: int
-    ) -> Tensor:
-        """The logarithm of the integral, for one number u."""
-        place, weight = (torch.from_numpy(part) for part in np.polynomial.hermite.hermgauss(nodes))
-        wide = bent.rsqrt()
-        at = u[:, None] + sqrt(2) * wide[:, None] * place
-        score = fixed[..., None] + z[..., None] * at[:, None]
-        own = Row(*(part[..., None] if part.dim() else part for part in row))
-        height = self.family.likelihood(score, own).sum(1) - at.square() / 2
-        inner = torch.logsumexp(height + place.square() + weight.log(), 1)
-        return inner + wide.log() + log(sqrt(2)) - log(2 * pi) / 2
 
 
 class Rows:
@@ -168,8 +121,7 @@ class Rows:
         found, r = torch.zeros_like(own), torch.from_numpy(np.array(root))
         for users, block in self.blocks:
             there = own[users]
-            none = there.new_zeros(len(users), r.shape[1])
-            u = block.mode(there, r, torch.tensor(shape, dtype=own.dtype), none)
+            u = block.mode(there, r, torch.tensor(shape, dtype=own.dtype))
             found[users] = there + u @ r.T
         return found.numpy()
 
@@ -182,20 +134,20 @@ class Rows:
         `around` (P, c) of which it is yet to be found: of h(u^), of -log|H|/2, and of the slope and
         the curvature of h(u^) in these directions.
         """
-        parts = [torch.from_numpy(np.array(part)) for part in (theta, tau, basis, around)]
-        place, (q, _, r) = torch.cat(parts[:2]), parts[2].shape
-        shape = parts[1][q:].sum() if self.family.shaped else torch.zeros(())
-        root, total = torch.einsum("kpr,k->pr", parts[2], parts[1][:q]), list[Jet]()
-        wide = functions_of(around.shape[1]) * (len(place) + r) * max(nodes, r)
+        first, second, third, fourth = (
+            torch.from_numpy(np.array(part)) for part in (theta, tau, basis, around)
+        )
+        q = len(basis)
+        place = Place(first, second[:q], second[q:], third, fourth)
+        shape, total = second[q:].sum(), list[Jet]()
+        m, several = len(theta) + len(tau), max(nodes, place.directions.shape[1] ** 2)
         for _, block in self.blocks:
-            for _, piece in block.pieces(MOST_NUMBERS_AT_ONCE // wide):
+            wide = block.x.shape[1] * (first.numel() ** 2 + several) + m * m * several
+            for piece in block.pieces(MOST_NUMBERS_AT_ONCE // wide):
                 n = len(piece.x)
-                own = parts[0].expand(n, -1)
-                u = piece.mode(own, root, shape, own.new_zeros(n, r))
-                at = torch.cat([place.expand(n, -1), u], 1).requires_grad_()
-                with torch.enable_grad():
-                    joint, functions = piece.parts(at, parts[2], parts[3], nodes)
-                    total.append(profiled(functions, joint, at, r).summed())
+                u = piece.mode(first.expand(n, -1), place.root, shape)
+                own = Marginals(self.family, piece.x, piece.row, place, u)
+                total.append(own.jet(nodes).summed())
         found = [sum(each) for each in zip(*total, strict=True)]
         return found[0].numpy(), found[1].numpy(), found[2].numpy()
 
@@ -227,10 +179,8 @@ class Rows:
         hessians, slopes = np.zeros((len(theta), d, d)), np.zeros((len(theta), d))
         for users, block in self.blocks:
             row = block.row._replace(shape=torch.tensor(shape, dtype=self.x.dtype))
-            score = _scores(block.x, torch.from_numpy(theta[users])).requires_grad_()
-            with torch.enable_grad():
-                slope = torch.autograd.grad(-self.family.likelihood(score, row).sum(), score)[0]
-            weight = self.family.curvature(score.detach(), row)
+            score = _scores(block.x, torch.from_numpy(theta[users]))
+            slope, weight = -self.family.slope(score, row), self.family.curvature(score, row)
             hessians[users] = ((block.x * weight[..., None]).mT @ block.x).numpy()
             slopes[users] = (block.x.mT @ slope[..., None])[..., 0].numpy()
         return hessians, slopes

@@ -112,6 +112,8 @@ def test_p_values_at_the_edge() -> None:
     small = fit(2, -10.0, users=("one", ONE))
     one = Ratio(small, fit(3, -8.0, users=("one", ONE), clusters=("one", ONE)))
     assert one.p == pytest.approx(chi2.sf(4, 1) / 2) and "half of it with 0" in one.text
+    nothing = Ratio(small, fit(3, -10.0 + 1e-9, users=("one", ONE), clusters=("one", ONE)))
+    assert nothing.p == pytest.approx(1, abs=1e-3)
     several = Ratio(small, fit(4, -8.0, users=("diagonal", SLOPES)))
     assert several.p == pytest.approx(chi2.sf(4, 2)) and "rather smaller" in several.text
     assert "restricted" in small.unlike(fit(3, -8.0, fixed=("x", "z"), users=("full", ONE)))

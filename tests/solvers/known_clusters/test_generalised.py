@@ -1,4 +1,4 @@
-"""The marginal likelihood of generalised mixed models: by dense sums, and by finite differences."""
+"""The marginal likelihood of generalised mixed models: by dense sums, and its derivatives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from corsage.solvers.known_clusters.generalised.joint import Integrated, integra
 from corsage.solvers.known_clusters.generalised.levels import NODES, Design, Jets
 from corsage.solvers.known_clusters.generalised.rows import Rows
 from corsage.solvers.known_clusters.generalised.shapes import layouts
-from tests.support.marginal import dense, joint_laplace
+from tests.support.marginal import dense, differentiated, joint_laplace
 
 Data = tuple[Floats, Floats, Floats, Ints]
 THETA = np.array([0.3, -0.1, 0.2])
@@ -55,22 +55,18 @@ def test_quadrature_is_the_integral(family: str) -> None:
 
 @pytest.mark.parametrize("nodes, levels", [(NODES, 1), (0, 1), (0, 2)])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_derivatives_are_finite_differences(family: str, nodes: int, levels: int) -> None:
-    rows, tau = rows_of(family, drawn(family)), np.array([0.7, 0.2, 0.5])
-    basis = np.einsum("pc,kcr->kpr", np.eye(3)[:, 1:], layouts("full", 2))
+def test_closed_derivatives_are_those_of_autograd(family: str, nodes: int, levels: int) -> None:
+    """With numbers that are 0 among tau, a variance that is held, and directions of all columns."""
+    rows, shape = rows_of(family, drawn(family)), [0.3] * FAMILIES[family].shaped
+    own = np.array([[1.0, 0.0], [0.3, 1.0], [-0.2, 0.5]])
+    basis = np.einsum("pc,kcr->kpr", own, layouts("full", 2))
+    around = own[:, : 2 * (levels - 1)]
     if nodes:
-        basis, tau = np.array([[[0.0], [0.0], [1.0]]]), tau[:1]
-    around = np.eye(3)[:, 3 - 2 * (levels - 1) :]
-    place = np.concatenate([THETA, tau, [0.3] * FAMILIES[family].shaped])
-
-    def at(psi: Floats) -> tuple[Floats, Floats, Floats]:
-        return rows.jets(psi[:3], psi[3:], basis, around, nodes)
-
-    _, slope, bend = at(place)
-    pairs = [(at(place + 1e-5 * e), at(place - 1e-5 * e)) for e in np.eye(len(place))]
-    for number, exact in ((0, slope), (1, bend)):
-        differences = [(up[number] - down[number]) / 2e-5 for up, down in pairs]
-        assert exact == pytest.approx(np.stack(differences, -1), abs=1e-6)
+        basis = np.array([[[0.0], [0.3], [1.0]]])
+    for tau, there in (([0.5, 0.2, 0.7], 1), ([0.0, 0.2, 0.7], 1), ([0.0] * 3, 1), ([0.5] * 3, 0)):
+        place = THETA, np.array([*tau[: len(basis)], *shape]), there * basis, around, nodes
+        for found, wanted in zip(rows.jets(*place), differentiated(rows, *place), strict=True):
+            assert found == pytest.approx(wanted.numpy(), rel=1e-8, abs=1e-8)
 
 
 @pytest.mark.parametrize("levels", [1, 2])

@@ -27,9 +27,9 @@ from corsage.solvers.known_clusters.variances.scoring import Scoring
 from corsage.solvers.known_clusters.variances.shape_choice import equal_shapes
 from corsage.solvers.known_clusters.variances.shapes import ONE
 from corsage.strategies import strategy_class
-from corsage.strategies.known_clusters import inference, mixed_model, own_fit
+from corsage.strategies.known_clusters import inference, mixed_model, own_fit, units
 from corsage.strategies.known_clusters.coins.impossible import summary_fault
-from corsage.strategies.known_clusters.linear_summary import Coefficient
+from corsage.strategies.known_clusters.linear_summary import Coefficient, number_text
 from corsage.strategies.known_clusters.units import Units
 from tests.support.mixed_models import Records, records, statsmodels_fit
 
@@ -401,3 +401,15 @@ def test_impossible_summaries_are_refused() -> None:
 
 def test_a_device_does_not_know_the_question_for_each_user() -> None:
     assert "each" not in MixedModelClient.takes.options
+
+
+def test_a_number_has_the_digits_that_tell_it_from_others() -> None:
+    """Intercepts of a column such as a time in seconds are all about 1e9."""
+    assert number_text(1_000_000_003.2, 1.5) == "1000000003.2"
+    assert number_text(-0.123456, 0.05) == "-0.1235"
+    assert number_text(0.0, 0.0) == "0"
+    prepared = Preparation(
+        tuple(Column(name) for name in ("year", "age", "same")), Label(), "refuse", "federated",
+        (2000.0, 40.0, 7e3), (0.1, 0.1, 1.0), True,
+    )  # fmt: skip
+    assert units.far(prepared) == "intercepts are where year is 0, far from the data"
