@@ -25,6 +25,8 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from corsage.app.deployment.keys import Shown
+
 PATIENCE = 10.0
 """Seconds for a newcomer's handshake and first call, and for the headers of each later one."""
 HEAD, HEADERS = 1 << 13, 100
@@ -294,7 +296,9 @@ class Door(uvicorn.Server):
             self.crowd.left(visit)
 
     async def _sweep(self) -> None:
-        """Look for those whose time is up."""
+        """Look for those whose time is up, and for another certificate."""
+        shown = Shown(self.config)
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             self.crowd.sweep()
+            shown.look()
