@@ -201,4 +201,4 @@ class Shown:
 
 def moments(files: Iterable[str]) -> list[int]:
     """The moments at which files were last written."""
-    return [os.stat(file).st_mtime_ns for file in files]
+    return [Path(file).stat().st_mtime_ns for file in files]

@@ -119,7 +119,7 @@ def source_of(model: str) -> list[str]:
                 return []
             path = [*(spec.submodule_search_locations or [])]
         if spec is not None and spec.origin:
-            source = Path(os.path.abspath(spec.origin))  # where a link lies, its neighbours do
+            source = Path(spec.origin).absolute()  # where a link lies, its neighbours do
             depth = name.count(".") + (source.stem == "__init__")
             return [model, str(source), code_in(source.parents[depth])]
     return []

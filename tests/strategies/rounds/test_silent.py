@@ -228,9 +228,7 @@ def test_nodes_that_stay_silent_end_a_run_so_that_it_is_tried_again() -> None:
     assert strategy.progress.round == 2
 
 
-@pytest.mark.parametrize(
-    ("away", "kind"), [(200.0, "train"), (200.0, "evaluate"), (1e9, "train")]
-)
+@pytest.mark.parametrize(("away", "kind"), [(200.0, "train"), (200.0, "evaluate"), (1e9, "train")])
 def test_a_round_below_min_users_waits_for_them_and_is_tried_again_later(
     away: float, kind: str
 ) -> None:
