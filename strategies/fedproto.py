@@ -102,6 +102,6 @@ class FedProto(Strategy[FedProtoKeys, FedProtoState]):
         )
 
     def findings(self) -> list[Finding]:
-        """Who was set aside."""
+        """Name those who were set aside."""
         rows = [(f"user {user}", "prototypes far from all others") for user in self.state.aside]
         return [Finding("Set aside", rows)] if rows else []

@@ -52,12 +52,7 @@ from corsage.app.run.resuming import (
 )
 from corsage.app.run.status import RunLock, group_of, new_folder
 from corsage.core.configuration.config import Config
-from corsage.core.errors import (
-    UNUSABLE,
-    CannotResume,
-    CheckpointError,
-    StatesGone,
-)
+from corsage.core.errors import UNUSABLE, CannotResume, CheckpointError, StatesGone
 from corsage.core.files import clear_temporaries, delete, guarded, write_atomically
 from corsage.core.registry import attached
 from corsage.core.version import VERSION, warn_if_untested
@@ -216,8 +211,12 @@ class RunFolder:
         recorder = Recorder(self.folder / name, own, self.config, self.goes_on)
         several = self.config.run.strategy
         remarks = Remarks(several if name == several[0] else ())
-        watching = [recorder, watcher(self.config), remarks]
-        return [*watching, *(self.trackers.of(name) if self.trackers is not None else ())]
+        return [
+            recorder,
+            watcher(self.config),
+            remarks,
+            *(self.trackers.of(name) if self.trackers is not None else ()),
+        ]
 
 
 def is_done(folder: Path, rounds: int) -> bool:
