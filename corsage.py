@@ -144,3 +144,7 @@ if not TYPE_CHECKING:  # a name that there is not is an error to type checkers
 def __dir__() -> list[str]:
     """The public names, for completion."""
     return sorted({*globals(), *__all__})
+
+
+if __name__ == "__main__":  # python -m corsage, in a checkout
+    import_module("corsage.app.command").main()

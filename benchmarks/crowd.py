@@ -171,6 +171,9 @@ def crowded(site: Any, crowd: Crowd, kind: str, pace: float) -> Iterator[list[st
     try:
         yield ended
         ended.append(process.communicate(timeout=300)[0].strip())
+        if ended[0].endswith(f": {COUNT} let be"):
+            line = f"crowd: no connection to {crowd.host}, {crowd.words}, has met the gate. "
+            raise ConfigError(line + "Look at `ip link`: of a killed crowd a link c... stays.")
     except subprocess.TimeoutExpired:  # it has cost what it could; the others still come
         ended.append(f"{kind}: not all of {COUNT} connections in 300 s more")
     finally:

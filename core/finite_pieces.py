@@ -60,31 +60,64 @@ def added(terms: Floats) -> tuple[Floats, Floats]:
     return high[0], low[0]
 
 
-def summed(rows: Array, weights: Floats) -> tuple[Floats, Floats]:
-    """The sum of w_i times rows (n, P) as high and low.
+def summed(rows: Array, weights: Floats) -> tuple[Floats, Floats | None]:
+    """The sum of w_i times rows (n, P) as high and low; there is no low where high is exact.
 
     With whole weights, numbers of single precision that are not too unlike in size are multiples
     of one that goes into their sum less than 2^53 times: in double precision any order is exact.
     """
+    if len(rows) == 1:
+        return np.multiply(rows[0], weights[0], dtype=np.float64) + 0.0, None  # no sum is -0
     if rows.dtype != np.float32 or (weights % 1).any():
         return added(np.multiply(rows, weights[:, None], dtype=np.float64))
     size = np.abs(rows)
     exact = weights.sum() * size.max(0).astype(np.float64) <= 2.0**28 * size.min(0)
-    high, low = weights @ rows + 0.0, np.zeros(rows.shape[1])  # + 0: no sum is -0
-    if not exact.all():  # NaN is not
-        terms = np.multiply(rows[:, ~exact], weights[:, None], dtype=np.float64)
-        high[~exact], low[~exact] = added(terms)
+    high = weights @ rows + 0.0
+    if exact.all():  # NaN is not
+        return high, None
+    low = np.zeros(rows.shape[1])
+    terms = np.multiply(rows[:, ~exact], weights[:, None], dtype=np.float64)
+    high[~exact], low[~exact] = added(terms)
     return high, low
 
 
-def add_weighted(sums: Floats | None, rows: Array, weights: Floats) -> Floats:
-    """Add sum_u w_u rows_u to sums (2, ...), high and low; into them, if there are any."""
-    found = np.zeros((2, *rows.shape[1:])) if sums is None else sums
-    flat, each = found.reshape(2, -1), rows.reshape(len(rows), -1)
-    for piece in pieces(flat.shape[1], len(rows) + 2):
-        terms = (*flat[:, piece], *summed(each[:, piece], weights))
-        flat[0, piece], flat[1, piece] = added(np.stack(terms))
-    return found
+class ExactSum:
+    """A sum over users: `high`, and of each piece that it leaves anything out of, `low`.
+
+    Of large models these are few: their sum takes hardly more than one array in double precision.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.high = np.zeros(shape)
+        self.low: dict[int, Floats] = {}
+
+    def add(self, rows: Array, weights: Floats) -> ExactSum:
+        """Add sum_u w_u rows_u."""
+        flat, each = self.high.reshape(-1), rows.reshape(len(rows), -1)
+        for piece in pieces(flat.size, len(rows) + 2):
+            high, low = summed(each[:, piece], weights)
+            before, left = flat[piece], self.low.get(piece.start)
+            both = before + high
+            exact = (both - before == high) & (both - high == before)
+            if low is None and left is None and exact.all():
+                before[:] = both
+                continue
+            terms = [one for one in (before, left, high, low) if one is not None]
+            before[:], self.low[piece.start] = added(np.stack(terms))
+        return self
+
+    def rows(self) -> Floats:
+        """High and low, (2, ...)."""
+        found = np.stack((self.high, np.zeros(self.high.shape)))
+        for start, low in self.low.items():
+            found[1].reshape(-1)[start : start + len(low)] = low
+        return found
+
+    def mean(self, weight: float, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """The sum by all weights; `high` is the double next to the sum."""
+        found = np.empty(self.high.shape, dtype)
+        np.divide(self.high, weight, out=found, casting="same_kind")
+        return found
 
 
 def mean_of(

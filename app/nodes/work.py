@@ -29,7 +29,7 @@ from corsage.clients.base import Client, Got, Sent
 from corsage.core.arrays import Array, Arrays, Bools
 from corsage.core.cache import Names
 from corsage.core.errors import CheckpointError, Refused, StateLost, StorageError
-from corsage.core.finite_pieces import add_weighted, finite_rows, mean_of
+from corsage.core.finite_pieces import ExactSum, finite_rows
 from corsage.core.messages.introduction import other_frozen
 from corsage.core.messages.wire import COHORT_MEMBERS, ROWS_BY_USER
 from corsage.core.registry import attached
@@ -93,7 +93,7 @@ class Worker:
         self.task, self.arrays, self.rows = order.task, order.arrays, order.rows
         task = self.task
         self.report = Report(device=not node.simulated)
-        self.types: dict[str, np.dtype[Any]] = {}  # of what the report has sums of
+        self.sums: dict[str, tuple[ExactSum, np.dtype[Any]]] = {}  # and of what type the rows are
         self.weights: list[float] = []
         self.rows_sent: dict[str, list[Array]] = {}  # of each group, put together at the end
         self.cls = client_class(task.algorithm)
@@ -252,8 +252,9 @@ class Worker:
             if len(self.task.users) == 1:
                 report.mean[name] = chosen[0]
             else:
-                report.mean[name] = add_weighted(report.mean.get(name), chosen, weights)
-                self.types[name] = rows.dtype
+                if name not in self.sums:
+                    self.sums[name] = ExactSum(rows.shape[1:]), rows.dtype
+                self.sums[name][0].add(chosen, weights)
 
     def add_evaluation(self, users: list[str], metrics: Numbers, rows: Arrays) -> None:
         """Add an evaluation, user by user."""
@@ -277,10 +278,11 @@ class Worker:
             name: groups[0] if len(groups) == 1 else np.concatenate(groups)
             for name, groups in self.rows_sent.items()
         }
-        for name, dtype in self.types.items() if self.task.sole or report.device else ():
+        for name, (total, dtype) in self.sums.items():
             kind = dtype if self.task.sole else np.dtype(np.float64)
-            sums = report.mean.pop(name)
-            report.mean[name] = mean_of([(1.0, sums)], math.fsum(self.weights), kind)
+            alone = self.task.sole or report.device
+            own = total.mean(math.fsum(self.weights), kind) if alone else total.rows()
+            report.mean[name] = own
         return report
 
 

@@ -12,6 +12,7 @@ import csv
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def write_tables(folder: Path, results: Sequence[Json]) -> None:
     )
     write_plain(folder / "clusters.csv", ("strategy", "user", "cluster"), clusters)
     head = ("strategy", "user", "feature", "value")
-    write(folder / "coefficients.csv", head, coefficients(folder, results))
+    write_plain(folder / "coefficients.csv", head, coefficients(folder, results))
     lines = (line for row in results for line in statistics(row))
     write(folder / "statistics.csv", ("strategy", "part", "name", *STATISTICS), lines)
 
@@ -130,8 +131,8 @@ def coefficients(folder: Path, results: Sequence[Json]) -> Iterator[tuple[str, s
             file = RowFile(path.read_bytes())
         except CheckpointError:
             continue  # `load` says so
-        for user, label, number in (alike if file.alike else one_by_one)(file):
-            yield name, user, label, number
+        for found in (alike if file.alike else one_by_one)(file):
+            yield plain(name), *found
 
 
 def alike(file: RowFile) -> Iterator[tuple[str, str, float]]:
@@ -140,10 +141,9 @@ def alike(file: RowFile) -> Iterator[tuple[str, str, float]]:
 
     users = file.header.users
     first = UserModel(users[0], file.header, file.own(users[0]))
-    rows, labels = first.of_all(file.every), first.labels
-    for user, numbers in zip(users, rows, strict=True):
-        for label, number in zip(labels, numbers.tolist(), strict=True):
-            yield user, label, number
+    rows, labels = first.of_all(file.every), [*map(plain, first.labels)]
+    for user, numbers in zip(map(plain, users), rows, strict=True):
+        yield from zip(repeat(user), labels, numbers.tolist())
 
 
 def one_by_one(file: RowFile) -> Iterator[tuple[str, str, float]]:
@@ -153,4 +153,4 @@ def one_by_one(file: RowFile) -> Iterator[tuple[str, str, float]]:
     for user in file.header.users:
         model = UserModel(user, file.header, file.own(user), scales=file.scales(user))
         (numbers,) = model.of_all(lambda name, own=model.arrays: own[name][None])  # type: ignore[misc]
-        yield from ((user, *pair) for pair in zip(model.labels, numbers.tolist(), strict=True))
+        yield from zip(repeat(plain(user)), map(plain, model.labels), numbers.tolist())

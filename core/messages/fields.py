@@ -211,12 +211,13 @@ class Json(Kind):
     """A text that has a value of some kind as JSON."""
 
     of: Kind
+    most: int = MOST_JSON_TEXT
     converts = True
 
     def __call__(self, name: str, value: Any, limits: Limits | None = None) -> Any:
         """Out of JSON, of whatever depth it says it is."""
         try:
-            plain = json.loads(Text()(name, value))
+            plain = json.loads(Text(self.most)(name, value))
         except (ValueError, RecursionError):
             raise Refused(f"{name}: not JSON") from None
         return self.of(name, plain, limits)

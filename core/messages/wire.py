@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 COHORT_MEMBERS = "members"
 """The array that names the users of a cohort in its state."""
+MOST_MEMBERS_TEXT = 2**28
+"""Characters of the names of a node's users: of millions, in a simulation."""
 ROWS_BY_USER = "by-user"
 """The option with which a node sends one row a user also of arrays that are averaged."""
 ENDS_THE_RUN, ENDS_THE_STRATEGY = 1010, 1011
@@ -253,7 +255,9 @@ class Task(Settings):
     state_dir: str = said(Text(), "", device=False)
     many_machines: bool = said(Flag(), False, device=False)
     cohort_options: list[dict[str, Any]] = said(JsonTables(), list)
-    members: dict[str, list[str]] = said(Json(Table(others=Listed(Text(400), least=1))), dict)
+    members: dict[str, list[str]] = said(
+        Json(Table(others=Listed(Text(400), least=1)), MOST_MEMBERS_TEXT), dict
+    )
     former: list[str] = said(Listed(Text(400)), list)
     options: Mapping[str, Any] = field(default_factory=dict)
 

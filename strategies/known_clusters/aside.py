@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 SET_ASIDE = "Set aside: sums that are not like the others'"
 COUNTED = "Counted all the same: sums that are not like the others'"
 UNGUARDED = "a user that lies is not set aside, and can own all centres: {}"
+MOST_SCORED = 50_000
+"""Users who are scored where all count whatever comes out."""
 MOST_NAMED = 20
 """Users that are printed; users.csv has all."""
 
@@ -95,8 +97,13 @@ class Aside:
 
 
 def tested(job: Job, keys: MixedModelKeys) -> bool:
-    """True if sums are held against those of others: they must be those of plain squares."""
+    """True if sums are held against those of others: they must be those of plain squares.
+
+    Where nobody would be set aside anyway, large crowds are not: it takes as long as the fit.
+    """
     model = job.config.model
+    if len(job.members.users) > MOST_SCORED and not sets_aside(job, keys):
+        return False
     plain = job.loss == "squared" and model.loss_scale != "mean" and not model.ridge
     return plain and keys.mixed_aside != "never"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSet, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +65,9 @@ class Ledger(MutableMapping[str, int]):
 
     def put(self, users: Iterable[str], value: int | Sequence[int]) -> None:
         """The same number for some users, or of each its own."""
-        places = [self._places.setdefault(user, len(self._places)) for user in users]
+        places: list[Any] = [*map(self._places.get, users := [*users])]
+        if None in places:
+            places = [self._places.setdefault(user, len(self._places)) for user in users]
         if places and (most := max(places)) >= len(self._values):
             more = np.full(max(most + 1, 2 * len(self._values)) - len(self._values), ABSENT)
             self._values = np.concatenate([self._values, more])

@@ -44,9 +44,10 @@ def fail(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str
     return code, lines[0]
 
 
-def test_the_module_itself_is_the_command() -> None:
+@pytest.mark.parametrize("module", ["corsage", "corsage.app.command"])
+def test_the_module_itself_is_the_command(module: str) -> None:
     """It did nothing, and left with 0."""
-    words = [sys.executable, "-m", "corsage.app.command", "--version"]
+    words = [sys.executable, "-m", module, "--version"]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stdout == f"corsage {VERSION}\n"
 

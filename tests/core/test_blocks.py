@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from corsage.core import finite_pieces as blocks
-from corsage.core.finite_pieces import add_weighted, mean_of
+from corsage.core.finite_pieces import ExactSum, mean_of
 from corsage.core.messages.encoding import LARGE_ARRAY, as_sent, decode, encode
 
 LONG = 2 * blocks.PIECE_NUMBERS + 5
@@ -21,19 +21,20 @@ def test_sums_are_exact_in_whatever_parts_and_order(size: int, kind: type, sprea
     rng = np.random.default_rng(size)
     rows = (rng.normal(size=(9, size)) * 10.0 ** rng.integers(-spread, spread, (9, 1))).astype(kind)
     weights = rng.integers(1, 10 ** (spread + 2), 9).astype(float)
-    whole = add_weighted(None, rows, weights)
+    whole = ExactSum((size,)).add(rows, weights).rows()
     for place in (0, size - 1):
         each = (Fraction(w * float(v)) for w, v in zip(weights, rows[:, place], strict=True))
         assert sum(each) == sum(map(Fraction, whole[:, place].tolist()))
     order = rng.permutation(9)
-    parts = None
+    parts = ExactSum((size,))
     for some in (order[:1], order[1:5], order[5:]):
-        parts = add_weighted(parts, rows[some], weights[some])
-    np.testing.assert_array_equal(parts, whole)
+        parts.add(rows[some], weights[some])
+    np.testing.assert_array_equal(parts.rows(), whole)
     alone = [(weights[u], rows[u : u + 1]) for u in order[:4]]
-    rest = (1.0, add_weighted(None, rows[order[4:]], weights[order[4:]]))
+    rest = (1.0, ExactSum((size,)).add(rows[order[4:]], weights[order[4:]]).rows())
     wanted = (whole[0] / weights.sum()).astype(kind)
     np.testing.assert_array_equal(mean_of([*alone, rest], weights.sum(), np.dtype(kind)), wanted)
+    np.testing.assert_array_equal(parts.mean(weights.sum(), np.dtype(kind)), wanted)
 
 
 @pytest.mark.parametrize("where", [0, blocks.PIECE_NUMBERS, LONG - 1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -58,3 +59,9 @@ def test_a_task_arrives_as_it_was_sent(values: dict[str, Any]) -> None:
     task = told(**values)
     assert decode_task(encode_task(task)) == task
     assert task.kept(0) == [0, 0, 1] and task.kept(1) == [2, 1, 1]
+
+
+def test_names_of_a_million_users_of_cohorts_can_be_read() -> None:
+    members = {f"cluster {k}": [f"user {k} {n:08d}" for n in range(30_000)] for k in range(3)}
+    task = replace(told(), users=list(members), members=members)
+    assert decode_task(encode_task(task)).members == members

@@ -102,6 +102,7 @@ class Conversation(Generic[T]):
         self._asked: dict[int, Asked] = {}  # by the message's identity: ids come late
         self._waiting: dict[str, set[str]] = {}
         self._heard: dict[str, list[Answer]] = {}
+        self._kept: dict[str, Cohort] = {}
         self._whole = Replies()
         self._named: set[str] = set()
 
@@ -143,6 +144,10 @@ class Conversation(Generic[T]):
                 requests = script.send(sorted(heard, key=lambda answer: answer.cohort.name))
         except StopIteration as end:
             self.found[cluster] = end.value
+            versions = self.job.progress.versions
+            for cohort in self._kept.values():
+                if cohort.cluster == cluster:
+                    versions.put(cohort.users, cohort.version(versions))
             return
         self._waiting[cluster] = {request.cohort.name for request in requests}
         self._heard[cluster] = []
@@ -172,12 +177,15 @@ class Conversation(Generic[T]):
         requests, node = asked.requests, message.metadata.dst_node_id
         came = [reply] if reply and own(message, reply) else []
         found = merge_replies(came, {node: list(requests)}, asked.schema, {node: asked.token})
-        cohorts = {name: [name, *request.cohort.users] for name, request in requests.items()}
-        users, kept, lost = (
-            [user for name in names for user in cohorts[name]]
-            for names in (found.users, found.kept, found.lost)
+        cohorts = {name: request.cohort for name, request in requests.items()}
+        self._kept |= {name: cohorts[name] for name in found.kept}
+        # Of a cohort the first user's version is looked at; all have it when the script has ended.
+        users, kept = (
+            [user for name in names for user in (name, cohorts[name].users[0])]
+            for names in (found.users, found.kept)
         )
-        each = replace(found, users=users, kept={*kept}, lost={*lost})
+        lost = {user for name in found.lost for user in (name, *cohorts[name].users)}
+        each = replace(found, users=users, kept={*kept}, lost=lost)
         self.job.record(each, version=int(message.metadata.group_id))
         self._whole.dropped |= found.dropped
         self._whole.silent |= found.silent

@@ -6,7 +6,7 @@ import numpy as np
 
 from corsage.core.arrays import Arrays
 from corsage.core.configuration.config import Config
-from corsage.core.finite_pieces import add_weighted, mean_of
+from corsage.core.finite_pieces import ExactSum
 from corsage.core.messages.replies import Replies
 from corsage.core.registry import attachment
 from corsage.strategies.rounds.means.user_rows import user_weights
@@ -23,6 +23,6 @@ def means_of_most(keys: Config, replies: Replies) -> tuple[Arrays, list[str]]:
     weights = user_weights(replies, keys.train.weighting, keys.federation.max_share) * ~far
     means = Arrays()
     for name, rows in replies.rows.items():
-        sums = add_weighted(None, rows[~far], weights[~far])
-        means[name] = mean_of([(1.0, sums)], weights.sum(), rows.dtype)
+        total = ExactSum(rows.shape[1:]).add(rows[~far], weights[~far])
+        means[name] = total.mean(weights.sum(), rows.dtype)
     return means, [user for user, is_far in zip(replies.users, far, strict=True) if is_far]

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from corsage.benchmarks.attack import client_of, lying
 from corsage.core.errors import ConfigError, ModelError
-from corsage.core.finite_pieces import add_weighted, mean_of
+from corsage.core.finite_pieces import ExactSum
 from corsage.core.messages.replies import Replies
 from corsage.networks.batches import Examples
 from corsage.networks.exact import exact_heads
@@ -235,7 +235,7 @@ def test_without_a_liar_nobody_is_set_aside_and_means_are_the_plain_ones() -> No
     numbers = {"num-examples": np.ones(12)}
     replies = Replies(users, rows={"mean": rows}, metrics=numbers)
     found, aside = means_of_most(strategy.config, replies)
-    plain = mean_of([(1.0, add_weighted(None, rows, np.ones(12)))], 12.0, np.dtype(np.float32))
+    plain = ExactSum(rows.shape[1:]).add(rows, np.ones(12)).mean(12.0, np.dtype(np.float32))
     assert not aside and np.array_equal(found["mean"], plain)
     rows[3] *= 1e6
     found, aside = means_of_most(strategy.config, replace(replies, rows={"mean": rows}))
