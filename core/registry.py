@@ -151,6 +151,7 @@ ATTACHED: dict[str, str] = {
     "robust": "core.robust",
     "round lines": "app.output.round_lines",
     "same data": "strategies.rounds.same_data",
+    "server step": "strategies.rounds.server_step",
     "sizes": "strategies.rounds.sizes",
     "studies": "app.studies.performing",
     "summed tables": "datasets.columns.summed",

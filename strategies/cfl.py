@@ -163,12 +163,15 @@ class CFL(Strategy[CFLKeys, CFLState]):
         updates = replies.rows["model"] - models[labels]
         share = self.config.federation.max_share
         weights = user_weights(replies, self.config.train.weighting, share)
-        step = self.averaging.of_clusters("model", updates, labels, weights, np.zeros_like(models))
+        moves = self.averaging.of_clusters("model", updates, labels, weights, np.zeros_like(models))
         first, parents = np.zeros_like(models[0]), [cut.cluster for cut in state.splits]
         known, rows = enter(state.users, state.updates, users, updates, first)
+        means = models + moves
+        if self.server_step:
+            means = self.server_step.of_clusters(models, means, labels, parents)
         state = replace(
             state,
-            models=self.server_step.of_clusters(models, models + step, labels, parents),
+            models=means,
             users=known,
             updates=rows,
             clusters=state.clusters | dict(zip(users, labels, strict=True)),

@@ -108,16 +108,18 @@ class IFCA(Strategy[IFCAKeys, IFCAState]):
         clusters = {**self.state.clusters, **dict(zip(replies.users, labels, strict=True))}
         share = self.config.federation.max_share
         weights = user_weights(replies, self.config.train.weighting, share)
-        if self.keys.ifca_averaging == "models":
+        means, of_models = models, self.keys.ifca_averaging == "models"
+        if of_models or self.config.robust.on:
             means = self.averaging.of_clusters("model", trained, labels, weights, models)
-            return IFCAState(self.server_step.of_clusters(models, means, labels), clusters)
-        sums, total = cluster_sums(trained, labels, weights, len(models))
-        if self.config.robust.on:
-            means = self.averaging.of_clusters("model", trained, labels, weights, models)
-            sums = total[:, None] * means.astype(np.float64)
-        steps = (sums - total[:, None] * models) / weights.sum()
-        means = (models + steps).astype(np.float32)
-        return IFCAState(self.server_step.of_clusters(models, means, labels), clusters)
+        if not of_models:
+            sums, total = cluster_sums(trained, labels, weights, len(models))
+            if self.config.robust.on:
+                sums = total[:, None] * means.astype(np.float64)
+            steps = (sums - total[:, None] * models) / weights.sum()
+            means = (models + steps).astype(np.float32)
+        if self.server_step:
+            means = self.server_step.of_clusters(models, means, labels)
+        return IFCAState(means, clusters)
 
     def judged(self, replies: Replies) -> None:
         """Note which model each user picked."""

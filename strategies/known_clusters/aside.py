@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SET_ASIDE = "Set aside: sums that are not like the others'"
 COUNTED = "Counted all the same: sums that are not like the others'"
 UNGUARDED = "a user that lies is not set aside, and can own all centres: {}"
-MOST_SCORED = 50_000
+MOST_SCORED = 10_000
 """Users who are scored where all count whatever comes out."""
 MOST_NAMED = 20
 """Users that are printed; users.csv has all."""

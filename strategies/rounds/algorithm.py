@@ -20,12 +20,12 @@ from corsage.strategies.rounds.means.averaging import Averaging
 from corsage.strategies.rounds.members import Members
 from corsage.strategies.rounds.outgoing import question_to
 from corsage.strategies.rounds.results import Finding
-from corsage.strategies.rounds.server_step import ServerStep
 from corsage.strategies.rounds.state import Progress, arrays_of
 from corsage.strategies.rounds.turns import Parcel, Question, Script
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
+    from corsage.strategies.rounds.server_step import ServerStep
 
 EVALUATED_AT_ONCE = 20_000
 """Users that are evaluated in one exchange: what it takes in memory is of so many."""
@@ -71,7 +71,7 @@ class Algorithm(Generic[K, S]):
     train_options: Mapping[str, Any]
     evaluate_options: Mapping[str, Any]
     averaging: Averaging
-    server_step: ServerStep
+    server_step: ServerStep | None = None
 
     @classmethod
     def epochs(cls, train: TrainKeys, keys: K) -> float | None:

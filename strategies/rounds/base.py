@@ -43,7 +43,6 @@ from corsage.strategies.rounds.model_arrays import (
 from corsage.strategies.rounds.opening.training_keys import check_fits, check_learning, settle
 from corsage.strategies.rounds.parameters import Parameters, read_config
 from corsage.strategies.rounds.results import Result, weighted_metrics
-from corsage.strategies.rounds.server_step import ServerStep
 from corsage.strategies.rounds.state import ModelState, arrays_of
 
 if TYPE_CHECKING:
@@ -102,8 +101,9 @@ class Strategy(Algorithm[K, S], FlowerStrategy):
         self.prepare()
         self.averaging = Averaging(self.job)
         self.averaging.check(self.name, self.unprotected)
-        self.server_step = ServerStep(self.job)
-        self.server_step.check(self.name, self.no_server_step)
+        if config.server.on:
+            self.server_step = attached("server step").ServerStep(self.job)
+            self.server_step.check(self.name, self.no_server_step)
         check_learning(self)
 
     def accept(self, named: Arrays) -> S:

@@ -120,7 +120,7 @@ def exchange_once(strategy: Algorithm[Any, Any], number: int) -> Script[Replies]
         options[ROWS_BY_USER] = True
 
     # Send, and wait.
-    origins = averaged(strategy) if averaging.on or server.on else {}
+    origins = averaged(strategy) if averaging.on or server else {}
     parcel = strategy.send(users)
     question = question_to(job, "train", users, parcel, schema, options, number)
     replies = yield question
@@ -129,7 +129,7 @@ def exchange_once(strategy: Algorithm[Any, Any], number: int) -> Script[Replies]
     job.accept(number, replies)
     if averaging.on:
         replies = averaging.merged(replies, origins)
-    if server.on:
+    if server:
         replies = server.taken(replies, origins)
     strategy.state = lean(strategy.merge(replies))
     job.count(question, replies)

@@ -52,17 +52,15 @@ class ServerStep:
     Attributes
     ----------
     keys : which step it is.
-    on : whether the server has one, and does not take the mean as it is.
     """
 
     def __init__(self, job: Job) -> None:
         self.job, self.keys = job, job.config.server
-        self.on = self.keys.on
 
     def check(self, strategy: str, none: str) -> None:
-        """ConfigError if the server has no such step."""
+        """ConfigError if a strategy has no such step."""
         name = self.keys.server_optimizer
-        if self.on and none:
+        if none:
             raise ConfigError(f"server-optimizer={name}: not for strategy={strategy}: {none}.")
 
     def taken(self, replies: Replies, sent: Mapping[str, Array]) -> Replies:
@@ -90,8 +88,6 @@ class ServerStep:
         `parents[i]` is the cluster that was cut when the i-th new one came, which goes on from what
         is remembered of that.
         """
-        if not self.on:
-            return means
         before = self._remembered("models", x, parents)
         moments, found = step(self.keys, x, means, before)
         there = np.isin(np.arange(len(x)), labels)[:, None]
