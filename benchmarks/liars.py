@@ -8,7 +8,8 @@ liar is named if the run says its id where it said none without the lie.
 python -m corsage.benchmarks liars [NAME ...] [--lies NAME,NAME] [--liars 1,2,4] [--quick]
     [--robust RULE,RULE] [--json FILE]
     a line for each strategy and rule when it has it; at the end the table of docs/results.md.
-    --quick: one liar, the worst half of the lies, without rules.
+    --quick: one liar, the worst half of the lies, without rules. With --json what the file has
+    already is not run again: a run that was ended goes on.
 """
 
 from __future__ import annotations
@@ -168,22 +169,33 @@ def main(words: Sequence[str]) -> int:
     """Run the cells, with a line for each strategy and rule, and print the table."""
     warnings.simplefilter("ignore")
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    options, begin, cells = asked(words), time.process_time(), list[Cell]()
+    options, begin = asked(words), time.process_time()
+    cells = kept(options.json)
     counts = [1] if options.quick else [int(n) for n in options.liars.split(",")]
     lies = options.lies.split(",") if options.lies else [*LIES, *FORGERIES]
     lies = [lie for lie in lies if not options.quick or options.lies or lie in QUICK]
     rules = ["none"] if options.quick else options.robust.split(",")
     for name in options.names or ALGORITHMS:
         for rule in rules:
-            found = list(told(name, rule, counts, lies))
+            there = {(c.liars, c.lie) for c in cells if (c.strategy, c.rule) == (name, rule)}
+            open_ones = [(n, lie) for n in counts for lie in lies if (n, lie) not in there]
+            since = time.process_time()
+            found = list(told(name, rule, open_ones)) if open_ones else []
             cells += found
             if found:
-                print(line(found), flush=True)
+                seconds = time.process_time() - since
+                print(f"{line(found)} ({seconds:.0f} CPU s)", flush=True)
             if options.json:
                 options.json.write_text(json.dumps([asdict(one) for one in cells]))
     print("", *table(cells), sep="\n")
     print(f"\n{len(cells)} lies, {time.process_time() - begin:.0f} CPU s.")
     return 0
+
+
+def kept(file: Path | None) -> list[Cell]:
+    """The lies that a file has."""
+    there = file is not None and file.exists()
+    return [Cell(**one) for one in json.loads(file.read_text())] if file and there else []
 
 
 def asked(words: Sequence[str]) -> argparse.Namespace:
@@ -213,25 +225,26 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--liars", default="1,2,4", metavar="N,N", help="how many of 21 lie")
     made.add_argument("--robust", default="none,median", metavar="RULES", help=", ".join(RULES))
     made.add_argument("--quick", action="store_true", help="one liar, four lies, no rule")
-    made.add_argument("--json", type=Path, metavar="FILE", help="write every lie there")
+    made.add_argument(
+        "--json", type=Path, metavar="FILE", help="every lie; what is there is not run again"
+    )
     return made
 
 
-def told(name: str, rule: str, counts: Sequence[int], lies: Sequence[str]) -> Iterator[Cell]:
-    """All lies to a strategy under a rule; none if it has no such rule."""
+def told(name: str, rule: str, wanted: Sequence[tuple[int, str]]) -> Iterator[Cell]:
+    """Lies of so many to a strategy under a rule; none if it has no such rule."""
     honest = outcome(name, rule, (), "")
     if honest.failed:
         if rule == "none":
             yield Cell(name, rule, 0, "", float("nan"), 0, 0, honest.failed)
         return
-    for count in counts:
-        for lie in lies:
-            bad = LIARS[count]
-            found = outcome(name, rule, bad, lie)
-            new = found.named - honest.named
-            lost = loss(honest, found, bad) if found.scores else float("nan")
-            named = len(new.intersection(bad))
-            yield Cell(name, rule, count, lie, lost, named, len(new) - named, found.failed)
+    for count, lie in wanted:
+        bad = LIARS[count]
+        found = outcome(name, rule, bad, lie)
+        new = found.named - honest.named
+        lost = loss(honest, found, bad) if found.scores else float("nan")
+        named = len(new.intersection(bad))
+        yield Cell(name, rule, count, lie, lost, named, len(new) - named, found.failed)
 
 
 def loss(honest: Outcome, found: Outcome, bad: Sequence[str]) -> float:

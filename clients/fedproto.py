@@ -40,7 +40,8 @@ class FedProtoClient(LocalClient[FedProtoKeys]):
         if self.settings.weighting == "examples":  # a mean by samples times these is by |D_ij|
             weights = counts / counts.sum(1, keepdim=True)
         weighted = weights[..., None] * prototypes
-        return Sent({"weighted": weighted.numpy(), "weights": weights.numpy()}, keep={"model": w_i})
+        sent = {"weighted": weighted.numpy(), "weights": weights.numpy()}
+        return Sent(rows=sent, keep={"model": w_i})
 
     def prototypes(self, features: Tensor, data: Examples) -> tuple[Tensor, Tensor]:
         """C_i^(j) (users, classes, features) and |D_ij| (users, classes)."""

@@ -46,9 +46,11 @@ def write_atomically(
         temporary.replace(path)
         if durable:
             sync_folder(path.parent)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(FileNotFoundError):
             temporary.unlink()
+        if isinstance(error, OSError):
+            error.filename = str(path)  # else none, or one that is gone
         raise
 
 

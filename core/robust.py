@@ -30,6 +30,8 @@ BLOCK_NUMBERS = 2**19
 """Numbers that are worked on at once, so that they stay in the processor's cache."""
 MOST_ASIDE = 0.3
 """The share of users that may be set aside."""
+FEWEST = 4
+"""Users among whom somebody can be far from all others."""
 
 
 def lengths(rows: Array, origin: Array) -> Floats:
@@ -111,6 +113,14 @@ def outlying(rows: Array, times: float = 10.0, least: float = 0.0) -> Bools:
     far = away > times * max(float(np.median(away)), least)
     far[np.argsort(-away, kind="stable")[int(MOST_ASIDE * len(rows)) :]] = False
     return np.asarray(far)
+
+
+def outlying_in(rows: Array, labels: Ints) -> Bools:
+    """The same within each cluster of four users and more: no two of three are most."""
+    far = np.zeros(len(rows), bool)
+    for cluster in np.flatnonzero(np.bincount(labels) >= FEWEST):
+        far[labels == cluster] = outlying(rows[labels == cluster])
+    return far
 
 
 def weighted_mean(rows: Array, weights: Floats) -> Array:

@@ -27,8 +27,9 @@ trains the model that was cut, and takes the side whose updates are more like it
 keeps all updates and compares with the nearest; here each side is kept as one mean direction.
 A user that joins in the middle of training is put into the largest cluster.
 
-With `robust` the rule takes the place of the mean update of each cluster; whether a cluster is cut
-is still told by all its members' updates.
+With `robust` the rule takes the place of the mean update of each cluster, and the norms that say
+whether it is cut are of updates that are not far from the median of all. Where it is cut is told by
+the directions of all: who is far out is cut off.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from flwr.app import ArrayRecord
 from corsage.core.arrays import Array, Arrays, Bools, Floats, Floats32, Ints
 from corsage.core.keys import Keys, key
 from corsage.core.messages.replies import Replies
+from corsage.core.registry import attached
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.means.user_rows import enter, named_models, places, user_weights
 from corsage.strategies.rounds.model_arrays import without_statistics
@@ -50,6 +52,9 @@ from corsage.strategies.rounds.turns import Parcel
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
+
+FAR = 4.0
+"""Median distances from the median update at which, with `robust`, one does not count."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +197,8 @@ class CFL(Strategy[CFLKeys, CFLState]):
             return
         network = self.job.network
         updates = without_statistics(network, state.updates[places(state.users, known)])
-        mean, largest = norms(updates, self._weights(known))
+        near = ~attached("robust").outlying(updates, FAR) if self.averaging.on else slice(None)
+        mean, largest = norms(updates[near], self._weights(known)[near])
         state.norms = {**state.norms, c: [round(mean, 6), round(largest, 6)]}
         if mean >= keys.cfl_eps1 or largest <= keys.cfl_eps2:
             return

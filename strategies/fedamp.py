@@ -14,7 +14,8 @@ term has a gradient; some published code takes it of a state dict, whose tensors
 The paper wants alpha_k so small that no weight is negative, which depends on sigma and on how many
 users there are, and sets sigma by hand to what distances come to. So the keys are those of ratios:
 `fedamp-alpha` is alpha_k (m - 1) / sigma, what all others would weigh at distance 0;
-`fedamp-sigma` is sigma over the mean of |w_i - w_j|^2; `fedamp-lambda` is lambda / alpha_k.
+`fedamp-sigma` is sigma over the mean of |w_i - w_j|^2; `fedamp-lambda` is lambda / alpha_k. In that
+mean models far from the median of all do not count: one would make all others alike.
 
 The m models are those that came last of users that have trained. One that has not has w^0.
 """
@@ -32,6 +33,7 @@ from corsage.core.arrays import Arrays, Floats, Floats32
 from corsage.core.keys import Keys, key
 from corsage.core.messages.encoding import encode
 from corsage.core.messages.replies import Replies
+from corsage.core.registry import attachment
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.means.user_rows import enter, places
 from corsage.strategies.rounds.model_arrays import without_statistics
@@ -39,6 +41,9 @@ from corsage.strategies.rounds.turns import Parcel
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
+
+FAR = 4.0
+"""Median distances from the median of all models at which one does not count in their mean."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +131,9 @@ def attention(
     """
     import torch
 
-    known = torch.from_numpy(models)
-    mean = 2 * float(known.var(0).sum()) if len(known) > 1 else 0.0  # over i != j
+    rules, known = attachment("robust"), torch.from_numpy(models)
+    near = known[~rules.outlying(models, FAR)] if rules and len(known) else known
+    mean = 2 * float(near.var(0).sum()) if len(near) > 1 else 0.0  # over i != j
     apart = torch.cdist(torch.from_numpy(own), known).square().numpy()
     xi: Floats = alpha * np.exp(-apart / (sigma * mean or 1.0))
     mine = np.array(at)[:, None] == np.arange(len(known))

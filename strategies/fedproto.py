@@ -4,7 +4,8 @@ Tan, Long, Liu, Zhou, Lu, Jiang, Zhang: FedProto: Federated Prototype Learning a
 Clients, AAAI 2022, Algorithm 1. User i trains a whole model of its own, a body f_i and a head, on
 its loss and a term that draws its features to the global prototypes, one point a class. It returns
 its own prototypes, the means of its features by class; the server averages those of a class over
-the users that have it. A class that nobody of a round has keeps its prototype.
+the users that have it. A class that nobody of a round has keeps its prototype. Whose prototypes are
+ten median distances from the median of all counts in none of them.
 
 The paper's mean is sum_i |D_ij| / N_j C_i^(j), divided by the number of these users once more: its
 weights then do not sum to 1. Without that it is `weighting=examples`; the authors' code has all
@@ -14,7 +15,7 @@ mean over samples and features of (f_i(x) - C^(y))^2, where the paper has the di
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,8 +25,10 @@ from corsage.core.arrays import Arrays, Floats32
 from corsage.core.errors import ModelError
 from corsage.core.keys import Keys, key
 from corsage.core.messages.encoding import encode
-from corsage.core.messages.replies import Replies
+from corsage.core.messages.replies import Replies, name_users
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.means.most import means_of_most
+from corsage.strategies.rounds.results import Finding
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
@@ -48,10 +51,12 @@ class FedProtoState:
     ----------
     prototypes : C^(j) (classes, features).
     known : 1 for classes that have one, else 0.
+    aside : users who were set aside, in any round.
     """
 
     prototypes: Floats32
     known: Floats32
+    aside: list[str] = field(default_factory=list)
 
 
 class FedProto(Strategy[FedProtoKeys, FedProtoState]):
@@ -59,7 +64,8 @@ class FedProto(Strategy[FedProtoKeys, FedProtoState]):
 
     name = "fedproto"
     tuned = ("own",)
-    unprotected = "a class's prototype is of the users that have the class"
+    by_user = ("weighted", "weights")
+    unprotected = "a class's prototype is of the users that have the class, none of them far out"
     no_server_step = "prototypes are the users' own, not a step from the last ones"
 
     def initial(self, network: Network) -> FedProtoState:
@@ -83,8 +89,19 @@ class FedProto(Strategy[FedProtoKeys, FedProtoState]):
 
     def merge(self, replies: Replies) -> FedProtoState:
         """C^(j) <- sum_i q_ij C_i^(j) / sum_i q_ij, over the users that have class j."""
-        weights, state = replies.mean["weights"], self.state
+        state, (means, far) = self.state, means_of_most(self.config, replies)
+        if new := [user for user in far if user not in state.aside]:
+            self.job.note(f"{name_users(new)} set aside: prototypes far from all others")
+        weights = means["weights"]
         came = weights > 0
-        new = replies.mean["weighted"] / np.where(came, weights, 1)[:, None]
-        prototypes = np.where(came[:, None], new, state.prototypes)
-        return FedProtoState(prototypes, np.where(came, 1, state.known).astype(np.float32))
+        points = means["weighted"] / np.where(came, weights, 1)[:, None]
+        return FedProtoState(
+            np.where(came[:, None], points, state.prototypes),
+            np.where(came, 1, state.known).astype(np.float32),
+            [*state.aside, *new],
+        )
+
+    def findings(self) -> list[Finding]:
+        """Name those who were set aside."""
+        rows = [(f"user {user}", "prototypes far from all others") for user in self.state.aside]
+        return [Finding("Set aside", rows)] if rows else []

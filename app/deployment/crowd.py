@@ -1,10 +1,9 @@
 """The connections to the gate: how many there may be, and for how long.
 
 Who opens a connection may be anybody, so it is a *newcomer* until a device's key has signed a call
-on it (`Callers`). Newcomers are few, of each address and in all, and have seconds; where there are
-too many, the oldest of the most crowded address goes: a device is done with its first call by then.
-Connections of devices are counted by device, and no crowd of others moves them; nor do strangers
-keep those out who come from an address where a device was.
+on it (`Callers`). Newcomers are few, of each address and in all, and have seconds; of too many the
+oldest of the most crowded address goes: a device is done with its first call by then. Connections
+of devices are counted by device, no crowd moves them, and comes from where no device was.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from corsage.app.deployment.keys import Shown
+
 PATIENCE = 10.0
 """Seconds for a newcomer's handshake and first call, and for the headers of each later one."""
 HEAD, HEADERS = 1 << 13, 100
-"""Bytes and headers that may come before a call: a SuperNode's has a dozen, of 1 kB. The SuperLink
-takes seconds for thousands of them."""
+"""Bytes and headers before a call, of which thousands cost seconds: a SuperNode's has a dozen."""
 SWEEP_SECONDS = 0.25
-"""Seconds between two looks for those whose time is up."""
+"""Seconds between two looks for those whose time is up, and for another certificate."""
 REFILL, STRANGERS_REFILL = 3.0, 15.0
-"""Seconds in which an address may fill its room again, and in which all strangers may: each costs
-two milliseconds."""
+"""Seconds in which an address, and all strangers, may fill their room again: 2 ms of CPU each."""
 FRIEND = 3600.0
 """Seconds for which an address is one where a device was."""
 RESET = struct.pack("ii", 1, 0)
@@ -229,8 +228,7 @@ class Speaker(H11Protocol):
         self.visit.headers_until = late if self.conn.their_state is h11.IDLE else inf
 
     def handle_events(self) -> None:
-        """Read on, unless what is said before a call is longer than a SuperNode's: thousands of
-        headers would cost as much as a dozen handshakes."""
+        """Read on, unless what is said before a call is longer than a SuperNode's."""
         if self.conn.their_state is h11.IDLE:
             head = self.conn.trailing_data[0].partition(b"\r\n\r\n")[0]
             if len(head) > HEAD or head.count(b"\n") > HEADERS:
@@ -294,7 +292,9 @@ class Door(uvicorn.Server):
             self.crowd.left(visit)
 
     async def _sweep(self) -> None:
-        """Look for those whose time is up."""
+        """Look around."""
+        shown = Shown(self.config)
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             self.crowd.sweep()
+            shown.look()

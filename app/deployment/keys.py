@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import ipaddress
 import os
+import ssl
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -173,3 +176,29 @@ def pem(certificate: x509.Certificate) -> bytes:
     from cryptography.hazmat.primitives import serialization as to
 
     return certificate.public_bytes(to.Encoding.PEM)
+
+
+class Shown:
+    """The certificate that a server shows, which is read again when its files change.
+
+    Parameters
+    ----------
+    config : uvicorn's, which names them and has read them once.
+    """
+
+    def __init__(self, config: Any) -> None:
+        self.context, self.files = config.ssl, (config.ssl_certfile, config.ssl_keyfile)
+        self.stamp = moments(self.files)
+
+    def look(self) -> None:
+        """Show another from the next connection on; not before both of its files are there."""
+        with contextlib.suppress(OSError):  # an SSLError is one
+            if (stamp := moments(self.files)) != self.stamp:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*self.files)
+                self.context.load_cert_chain(*self.files)
+                self.stamp = stamp
+
+
+def moments(files: Iterable[str]) -> list[int]:
+    """The moments at which files were last written."""
+    return [Path(file).stat().st_mtime_ns for file in files]

@@ -196,6 +196,8 @@ def filled(text: str, words: Mapping[str, str]) -> str:
 def run_keys(said: str) -> list[str]:
     """The keys that a run may set."""
     found = [name.strip() for name in said.split(",") if name.strip()]
+    if said and not found:
+        raise ConfigError(f"--run-keys {said}: names no key; without it runs may set all.")
     for name in found:
         if name not in defaults():
             raise ConfigError(f"--run-keys: {name}: no such key.{nearest(name, defaults())}")

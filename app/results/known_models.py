@@ -3,18 +3,19 @@
 A run folder names its model, `net:Net`, and who loads a user's model imports that from the working
 directory, too: a folder from elsewhere would run what lies beside it. So what is imported is
 Corsage's own, a torch module's class that the program has imported itself, what this account has
-trained as a model before (the same file, or one of the same content), or what is allowed by name
-(`models=net:Net`). At a terminal a question is asked.
+trained as a model before (the same file, or one beside which there is no other code than there),
+or what is allowed by name (`models=net:Net`). At a terminal a question is asked.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from hashlib import sha256
-from importlib.machinery import PathFinder
+from importlib.machinery import PathFinder, all_suffixes
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from corsage.core.rights import private_folder
 KNOWN_FILE = "own-models.json"
 MOST_KNOWN = 1000
 """Sources that are remembered."""
+MOST_FILES = 2000
+"""Files and folders beside a model, of which a copy elsewhere is known."""
 _ALLOWED: set[str] = set()
 
 
@@ -54,7 +57,10 @@ def check_model(model: str) -> None:
         return
     mark = source_of(model)
     for name, path, content in known_sources():
-        if mark and name == model and (path == mark[1] or content == mark[2]):
+        if mark and name == model and path == mark[1]:
+            return
+        if mark and name == model and content == mark[2] != "":
+            sys.pycache_prefix = str(cache_root("") / "compiled")  # not what lies there compiled
             return
     if not mark and (paths := [path for name, path, _ in known_sources() if name == model]):
         raise Refused(
@@ -100,7 +106,10 @@ def known_sources() -> list[list[str]]:
 
 
 def source_of(model: str) -> list[str]:
-    """A model's name, file and hash, and nothing of it imported; [] if there is no such file."""
+    """A model's name, file and the hash of all code that it may import from its own folder.
+
+    Nothing of it is imported; [] if there is no such file.
+    """
     path, name = [*sys.path, str(Path.cwd())], ""
     with suppress(OSError, ValueError, ImportError):
         for part in model.partition(":")[0].split("."):
@@ -110,6 +119,22 @@ def source_of(model: str) -> list[str]:
                 return []
             path = [*(spec.submodule_search_locations or [])]
         if spec is not None and spec.origin:
-            source = Path(spec.origin).resolve()
-            return [model, str(source), sha256(source.read_bytes()).hexdigest()]
+            source = Path(spec.origin).absolute()  # where a link lies, its neighbours do
+            depth = name.count(".") + (source.stem == "__init__")
+            return [model, str(source), code_in(source.parents[depth])]
     return []
+
+
+def code_in(root: Path) -> str:
+    """The hash of all that can be imported from a folder; empty if it is too much."""
+    mark, room, endings = sha256(), MOST_FILES, tuple(all_suffixes())
+    for folder, folders, names in os.walk(root, followlinks=True):
+        folders[:] = sorted(f for f in folders if f.isidentifier() and f != "__pycache__")
+        if (room := room - len(folders) - len(names)) < 0:
+            return ""
+        for path in (Path(folder, name) for name in sorted(names) if name.endswith(endings)):
+            if not path.is_file():
+                return ""
+            content = sha256(path.read_bytes()).hexdigest()
+            mark.update(f"{path.relative_to(root)}\0{content}\n".encode())
+    return mark.hexdigest()

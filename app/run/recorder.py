@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,10 +36,17 @@ class Recorder(Callback):
     ----------
     folder : the strategy's.
     identity : which run and strategy it is, and under which keys.
+    goes_on : is told when a round begins.
     """
 
-    def __init__(self, folder: Path, identity: dict[str, Any], config: Config) -> None:
-        self.folder, self.config = folder, config
+    def __init__(
+        self,
+        folder: Path,
+        identity: dict[str, Any],
+        config: Config,
+        goes_on: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.folder, self.config, self.goes_on = folder, config, goes_on
         self.checkpoints = Checkpoints(folder, identity, config.flat(), config.run.keep_checkpoints)
         self.versions: dict[int, Ledger] = {}  # of users' states, as each kept checkpoint has them
 
@@ -61,6 +68,10 @@ class Recorder(Callback):
         rows = [row for row in kept if row["round"] <= strategy.progress.round]
         text = "".join(json.dumps(row) + "\n" for row in rows)
         guarded(write_atomically, self.folder / "metrics.jsonl", text)
+
+    def on_round_start(self, strategy: Strategy[Any, Any], number: int) -> None:
+        """The data fit, and all is asked that comes before."""
+        self.goes_on()
 
     def on_round_end(self, strategy: Strategy[Any, Any], row: dict[str, Any]) -> None:
         """One line of metrics, and a checkpoint when it is due."""

@@ -52,12 +52,7 @@ from corsage.app.run.resuming import (
 )
 from corsage.app.run.status import RunLock, group_of, new_folder
 from corsage.core.configuration.config import Config
-from corsage.core.errors import (
-    UNUSABLE,
-    CannotResume,
-    CheckpointError,
-    StatesGone,
-)
+from corsage.core.errors import UNUSABLE, CannotResume, CheckpointError, StatesGone
 from corsage.core.files import clear_temporaries, delete, guarded, write_atomically
 from corsage.core.registry import attached
 from corsage.core.version import VERSION, warn_if_untested
@@ -81,6 +76,7 @@ class RunFolder:
     config : all keys.
     lock : is held, until the end.
     simulated : the users' states are in this folder too.
+    text : what config.json is to say once a resumed run goes on.
     fresh : the run was begun here and now, not resumed.
     """
 
@@ -91,10 +87,11 @@ class RunFolder:
         config: Config,
         lock: RunLock,
         simulated: bool,
+        text: str,
         fresh: bool = False,
     ) -> None:
         self.folder, self.run, self.config = folder, run, config
-        self.lock, self.simulated = lock, simulated
+        self.lock, self.simulated, self.text = lock, simulated, text
         self.attempts = Attempts(folder, alone=len(config.run.strategy) == 1)
         self.fresh = fresh
         self.trackers: Trackers | None = None
@@ -118,7 +115,7 @@ class RunFolder:
         lock = RunLock(folder)
         lock.take()
         try:
-            run = resume(folder, config) if config.run.resume else begin(folder, config)
+            run, text = (resume if config.run.resume else begin)(folder, config)
         except BaseException:
             lock.release()
             if not config.run.resume:  # nothing was begun
@@ -128,7 +125,7 @@ class RunFolder:
         keys = replace(config.run, resume="", from_round=-1)
         federation = replace(config.federation, num_nodes=nodes or config.federation.num_nodes)
         config = replace(config, run=keys, federation=federation)
-        return cls(folder, run, config, lock, simulated=nodes > 0, fresh=fresh)
+        return cls(folder, run, config, lock, nodes > 0, text, fresh)
 
     def __enter__(self) -> RunFolder:
         warn_if_untested()
@@ -184,10 +181,17 @@ class RunFolder:
         print(f"{name}: {error} The run goes back to round {rounds[-2]}.", file=sys.stderr)
         return self.strategy(name)
 
+    def goes_on(self) -> None:
+        """Write down the keys of a resumed run: its data fit, so it is not refused any more."""
+        text, self.text = self.text, ""
+        if text and not is_text_of(path := self.folder / "config.json", text):
+            guarded(write_atomically, path, text, durable=True)
+
     def conclude(self) -> None:
         """Summary, report and table; StrategiesFailed if a strategy has no result."""
         asked = len(self.config.run.strategy)
         self.attempts.raise_if_nothing_is_left(asked)
+        self.goes_on()
         conclude(self.folder, self.config, self.attempts.times(resumed=not self.fresh))
         if self.trackers is not None:
             self.trackers.close(self.folder / "report.html")
@@ -203,13 +207,16 @@ class RunFolder:
 
     def callbacks(self, name: str) -> list[Callback]:
         """Checkpoints and metrics, a progress line, remarks, and tools that are told of it."""
-        recorder = Recorder(
-            self.folder / name, identity(self.run, name, self.config.flat()), self.config
-        )
+        own = identity(self.run, name, self.config.flat())
+        recorder = Recorder(self.folder / name, own, self.config, self.goes_on)
         several = self.config.run.strategy
         remarks = Remarks(several if name == several[0] else ())
-        watching = [recorder, watcher(self.config), remarks]
-        return [*watching, *(self.trackers.of(name) if self.trackers is not None else ())]
+        return [
+            recorder,
+            watcher(self.config),
+            remarks,
+            *(self.trackers.of(name) if self.trackers is not None else ()),
+        ]
 
 
 def is_done(folder: Path, rounds: int) -> bool:
@@ -232,18 +239,18 @@ def run_folder(config: Config, at: Path | None = None) -> Path:
     return folder
 
 
-def begin(folder: Path, config: Config) -> str:
-    """Write down what a new run is; its name at the nodes."""
+def begin(folder: Path, config: Config) -> tuple[str, str]:
+    """Write down what a new run is; its name at the nodes, and no more to write."""
     run = uuid.uuid4().hex[:12]
     text = text_of(description(run, VERSION, config))
     guarded(write_atomically, folder / "config.json", text, durable=True)
     if not config.data.test_fraction and not (folder / HELD_OUT).exists():
         guarded(write_atomically, folder / HELD_OUT, "{}")
-    return run
+    return run, ""
 
 
-def resume(folder: Path, config: Config) -> str:
-    """Make a run folder ready to go on; its run's name at the nodes."""
+def resume(folder: Path, config: Config) -> tuple[str, str]:
+    """Make a run folder ready to go on; its run's name at the nodes, and what it is by now."""
     stored = read_config(folder)
     check_same(folder, stored["config"], config.flat())
     check_forgotten(folder, stored, config)
@@ -253,10 +260,7 @@ def resume(folder: Path, config: Config) -> str:
         guarded(turn_back, folder, config)
     check_rounds(folder, config.run.strategy, config.run.num_rounds)
     run: str = stored["run"]
-    text = text_of({**marks(stored), **description(run, VERSION, config)})
-    if not is_text_of(folder / "config.json", text):
-        guarded(write_atomically, folder / "config.json", text, durable=True)
-    return run
+    return run, text_of({**marks(stored), **description(run, VERSION, config)})
 
 
 def check_forgotten(folder: Path, stored: Mapping[str, Any], config: Config) -> None:

@@ -23,6 +23,7 @@ from corsage.solvers.convex_clustering.exact.costs import user_terms
 from corsage.solvers.convex_clustering.expansions import Expansion, Probe, answer
 from corsage.solvers.losses.convex import SmoothLosses
 from corsage.solvers.losses.held_out import Fold
+from corsage.strategies.convex_clustering.models import WEAK_PULL
 
 PROBE_POINTS, SLOPES = "points", "slopes"
 """Rows of probes: several points and slopes a user."""
@@ -35,7 +36,12 @@ class ConvexClusteringClient(FoldedClient):
     takes = Takes(
         shared={"known": floats("K", "P")},
         rows={name: floats("P") for name in ("p", "x", "v", "slope")}
-        | {"kappa": floats(), PROBE_POINTS: floats("K", "P"), SLOPES: floats("K", "P")},
+        | {
+            "kappa": floats(),
+            "own": floats(),
+            PROBE_POINTS: floats("K", "P"),
+            SLOPES: floats("K", "P"),
+        },
         options={
             "ask": Text(40),
             "fold": Text(100),
@@ -75,8 +81,14 @@ class ConvexClusteringClient(FoldedClient):
         return replace(sent, metrics={"num-examples": self.sizes, **sent.metrics})
 
     def models(self, got: Got) -> Models:
-        """Each user's model, as the server has it."""
-        return Models(numbers(self.tensor(got.rows["x"])))
+        """Each user's model, as the server has it; its own best one if it is left out there."""
+        x = self.tensor(got.rows["x"])
+        if "own" in got.rows:
+            kappa = WEAK_PULL * self.tensor(self.facts(got).metrics["curvature"])
+            best, held = self.problem.minimise(), self.problem.prox(x, kappa, start=x)
+            alone = self.tensor(got.rows["own"])[:, None] > 0
+            x = torch.where(alone, torch.where(best.isfinite(), best, held), x)
+        return Models(numbers(x))
 
     def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
         """A new user takes the federation's model that fits its own samples best."""

@@ -18,7 +18,7 @@ What is said at the end is in report.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,12 @@ from corsage.strategies.convex_clustering.keys import (
     solver_of,
 )
 from corsage.strategies.convex_clustering.lambda_choice import Choice, Found, choose
-from corsage.strategies.convex_clustering.models import check_convex, to_choose_from
+from corsage.strategies.convex_clustering.models import (
+    check_convex,
+    of_left_out,
+    shown,
+    to_choose_from,
+)
 from corsage.strategies.convex_clustering.opening import (
     ask_facts,
     ask_local,
@@ -65,7 +70,7 @@ from corsage.strategies.convex_clustering.round_certificate import Certificate, 
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.outgoing import question_to
 from corsage.strategies.rounds.results import Finding
-from corsage.strategies.rounds.turns import Parcel, Script
+from corsage.strategies.rounds.turns import Parcel, Question, Script
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
@@ -312,7 +317,9 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
 
     def findings(self) -> list[Finding]:
         """The certificate and the clusters, and who is left out of them."""
-        aside = [(f"user {user}", why) for user, why in self.state.disproved.items()]
+        aside = [
+            (f"user {u}", f"{why}; it has its own model") for u, why in self.state.disproved.items()
+        ]
         found = self.report.findings(self.solved, self.state.reading)
         return [*found, Finding("Left out for the rest of the run", aside)] if aside else found
 
@@ -341,7 +348,14 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         models, state = self.models, self.state
         if options.get("refit") and state.refit is not None:
             models = state.refit
-        return Parcel(rows={"x": models[self.state.graph.rows(users)]})
+        return shown(self.state.graph.users, models, users)
+
+    def evaluations(
+        self, options: Mapping[str, Any], some: bool = False
+    ) -> Iterable[Callable[[], Question]]:
+        """Those of the problem, and those who are left out of it for good."""
+        yield from super().evaluations(options, some)
+        yield from of_left_out(self, self.questions.disproof.faults, options, some)
 
     def named_arrays(self) -> ArrayRecord:
         """The mean of all models, under the names that a Flower user expects."""

@@ -8,7 +8,7 @@ their own; those that have no best one take a proximal step from 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -28,22 +28,22 @@ from corsage.solvers.convex_clustering.reading import (
     refitted_models,
 )
 from corsage.strategies.convex_clustering.models import (
+    WEAK_PULL,
     check_convex,
+    of_left_out,
+    shown,
     to_choose_from,
 )
 from corsage.strategies.convex_clustering.questions import Questions
 from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.means.user_rows import places
 from corsage.strategies.rounds.results import Finding
-from corsage.strategies.rounds.turns import Parcel, Script
+from corsage.strategies.rounds.turns import Parcel, Question, Script
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
     from corsage.strategies.convex_clustering.remote_losses import RemoteUsers
 
 OWN_MODEL = "they are grouped by one of their best models"
-WEAK_PULL = 1e-2
-"""kappa of those without a best model, as a share of the curvature."""
 SIZES_NAMED = 20
 """Clusters whose sizes are named."""
 
@@ -166,7 +166,7 @@ class LocalClusters(Strategy[LocalClustersKeys, LocalClustersState]):
         """Each user's model; new users choose among all."""
         if options.get("adapt"):
             return to_choose_from(self.models)
-        return Parcel(rows={"x": self.models[places(self.state.users, users)]})
+        return shown(self.state.users, self.models, users)
 
     def findings(self) -> list[Finding]:
         """The number of clusters, and their sizes."""
@@ -176,7 +176,16 @@ class LocalClusters(Strategy[LocalClustersKeys, LocalClustersState]):
         )
         rows = [("clusters", str(len(sizes))), ("users in each", some)]
         rows += self.job.members.few_rows(self.models.shape[1], OWN_MODEL)
-        return [Finding("clusters of local models", rows)]
+        aside = [(f"user {u}", why) for u, why in self.questions.disproof.faults.items()]
+        left = [Finding("Left out: each has its own model", aside)] if aside else []
+        return [Finding("clusters of local models", rows), *left]
+
+    def evaluations(
+        self, options: Mapping[str, Any], some: bool = False
+    ) -> Iterable[Callable[[], Question]]:
+        """Those of the problem, and those who are left out of it for good."""
+        yield from super().evaluations(options, some)
+        yield from of_left_out(self, self.questions.disproof.faults, options, some)
 
     def named_arrays(self) -> ArrayRecord:
         """The mean of all models, under the names that a Flower user expects."""

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from corsage.core.arrays import Floats
 from corsage.core.errors import ConfigError
-from corsage.strategies.rounds.turns import Parcel
+from corsage.strategies.rounds.means.user_rows import places
+from corsage.strategies.rounds.turns import Parcel, Question
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
+    from corsage.strategies.rounds.base import Strategy
     from corsage.strategies.rounds.job import Job
+
+WEAK_PULL = 1e-2
+"""kappa of those without a best model of their own, as a share of the curvature."""
 
 
 def check_convex(job: Job, network: Network) -> None:
@@ -30,6 +37,24 @@ def check_convex(job: Job, network: Network) -> None:
             "losses are not convex; take fedrep-convex, whose heads cluster."
         )
     job.note(f"model={model}: if its losses are not convex, the certificate is not valid")
+
+
+def of_left_out(
+    strategy: Strategy[Any, Any], faults: Iterable[str], options: Mapping[str, Any], some: bool
+) -> Iterator[Callable[[], Question]]:
+    """The evaluation of those who are left out for good, each by a model of its own."""
+    there = [user for user in faults if user in strategy.members.everybody]
+    if there and not (some or options.get("adapt")):
+        yield partial(strategy.evaluation, options, there)
+
+
+def shown(known: Sequence[str], models: Floats, users: Sequence[str]) -> Parcel:
+    """The users' models; who is not in the problem finds its own, near 0 if that is not there."""
+    rows = places(known, users)
+    if (rows >= 0).all():
+        return Parcel(rows={"x": models[rows]})
+    own = np.asarray(rows < 0, np.float64)
+    return Parcel(rows={"x": np.where(own[:, None] > 0, 0.0, models[rows]), "own": own})
 
 
 def to_choose_from(models: Floats) -> Parcel:

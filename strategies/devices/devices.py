@@ -137,7 +137,7 @@ class Devices:
     def line(self, timeout: float) -> Exchange:
         """A way to send messages, and to wait for replies as long as it is worth it."""
         doubtful = self.roster.by_node(self.conduct.doubtful(self.roster.members))
-        self._until = self._until if self.silent else math.inf
+        self._until = self._until if self.absent else math.inf
         self._line = Exchange(self.grid, timeout, self.patience, doubtful, self.work)
         return self._line
 
@@ -145,6 +145,12 @@ class Devices:
     def silent(self) -> bool:
         """True if no node replied to the last turn's messages."""
         return self._line is not None and self._line.silent
+
+    @property
+    def absent(self) -> bool:
+        """True if a node did not reply in the last turn, or too few users are there at all."""
+        missed = self._line is not None and self._line.missed
+        return missed or len(self.roster.users) < self.keys.min_users
 
     def work(self, message: Message) -> float:
         """The number of samples that a message is about, as far as the roster tells."""
@@ -180,13 +186,14 @@ class Devices:
         return found
 
     def outlast(self, reception: Reception, task: Callable[[], ConfigRecord]) -> None:
-        """Wait, where all are silent, until enough of them, or others, say who they are.
+        """Wait, where too few reply, until enough of them, or others, say who they are.
 
-        NodesSilent if they do not within round-timeout of the first turn without a reply.
+        NodesSilent if they do not within round-timeout of the first turn with too few replies.
         """
         wait, begin = FIRST_WAIT, time.monotonic()
         self._until = min(self._until, begin + self.keys.round_timeout)
-        self.note(f"no node replies: waiting for them, up to {self._until - begin:.0f} s")
+        who = "no node replies" if self.silent else "too few nodes reply"
+        self.note(f"{who}: waiting for them, up to {self._until - begin:.0f} s")
         alive = set[int]()
         while (now := time.monotonic()) < self._until:
             seconds = min(wait, self._until - now)
@@ -198,7 +205,7 @@ class Devices:
             time.sleep(max(now + seconds - time.monotonic(), 0.0))
             wait = min(2 * wait, LONGEST_WAIT)
         raise NodesSilent(
-            f"round {self.number}: no node replied, and none came back within "
+            f"round {self.number}: {who}, and not enough came back within "
             f"{self.keys.round_timeout:g} s (round-timeout): when the devices are there again, "
             "--resume goes on with the last checkpoint."
         )

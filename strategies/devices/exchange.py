@@ -28,6 +28,10 @@ class Exchange:
     patience : what is known of the nodes, so that those which never reply are given up before.
     doubtful : nodes that are not waited for longer than others.
     size : how much work a message is.
+
+    Attributes
+    ----------
+    missed : some message had no reply of its node.
     """
 
     def __init__(
@@ -44,7 +48,7 @@ class Exchange:
         self._pending: dict[str, Pending] = {}
         self._unsent: list[Message] = []
         self._next_look = time.monotonic() + PRESENCE_SECONDS
-        self._asked = self._heard = False
+        self._asked = self._heard = self.missed = False
 
     @property
     def silent(self) -> bool:
@@ -75,6 +79,7 @@ class Exchange:
             looked, found = self._replies()
             done += found + self._given_up(idle=not looked)
             if done:
+                self.missed = self.missed or None in (reply for _, reply in done)
                 return done
             waited = time.monotonic() - max(sent.at for sent in self._pending.values())
             time.sleep(min(max(waited / 20, 0.002), 1.0, max(self._timeout - waited, 0.001)))

@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from corsage.core.arrays import Array, Arrays
+from corsage.core.arrays import Array
 from corsage.core.counts import Number
 from corsage.core.errors import ConfigError, ModelError, RoundFailed
-from corsage.core.finite_pieces import ExactSum
 from corsage.core.messages.replies import Replies, name_users
-from corsage.core.registry import attachment
 from corsage.strategies.rounds.job import Job
-from corsage.strategies.rounds.means.user_rows import user_weights
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
@@ -35,26 +32,6 @@ def numbers(asked: str, labels: bool) -> tuple[Number, ...]:
     """Numbers that users report with the answer to a question; `labels` are numbers or classes."""
     known = {"sums": (SQUARE if labels else ONE_HOT,), "softmax": (LEFT,)}
     return known.get(asked, ())
-
-
-def means_of_most(job: Job, replies: Replies) -> tuple[Arrays, list[str]]:
-    """The means over users of arrays of which each sent its own, and who is too far out for them.
-
-    Without such a user they are the plain means, to the last bit.
-    """
-    rules, far = attachment("robust"), np.zeros(len(replies.users), bool)
-    if rules is not None:
-        far = np.any([rules.outlying(rows) for rows in replies.rows.values()], 0)
-    aside = [user for user, is_far in zip(replies.users, far, strict=True) if is_far]
-    if aside:
-        job.note(f"{name_users(aside)} set aside: far from all others in what inputs are")
-    keys = job.config
-    weights = user_weights(replies, keys.train.weighting, keys.federation.max_share) * ~far
-    means = Arrays()
-    for name, rows in replies.rows.items():
-        total = ExactSum(rows.shape[1:]).add(rows[~far], weights[~far])
-        means[name] = total.mean(weights.sum(), rows.dtype)
-    return means, aside
 
 
 def least(rows: Array) -> int:

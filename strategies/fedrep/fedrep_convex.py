@@ -17,6 +17,8 @@ the lam that fuses a cluster fuses everybody. So by default E are near pairs onl
 among the other's k nearest by s_i. The server finds them anew in each round: it is one convex
 problem as soon as they stay the same.
 
+A head whose s_i is ten median distances from the median of all is in no pair: y_i is s_i.
+
 A user is part of the problem from its first round on. Until then it has the mean of all y_i, or
 FedRep's initial head if there are none. A user that comes after training takes, of all clusters'
 heads, the one with the least loss on its training data, as y and s of one round of its own.
@@ -34,6 +36,7 @@ from flwr.app import ArrayRecord
 from corsage.core.arrays import Arrays, Floats32, Ints
 from corsage.core.keys import key
 from corsage.core.messages.replies import Replies, reading_order
+from corsage.core.registry import attachment
 from corsage.strategies.fedrep.fedrep import FedRepKeys
 from corsage.strategies.fedrep.pulled_heads import (
     TITLE,
@@ -133,10 +136,15 @@ class FedRepConvex(PulledHeads[FedRepConvexKeys, FedRepConvexState]):
         known, s = enter(state.users, state.s, users, moved, self._mean())
         before, near = state.y[state.labels], keys.fedrep_convex_neighbours
         start = np.concatenate([before, s[len(before) :]])
-        weights = neighbours(s.astype(np.float64), near) if near else None
-        found = wide_prox(s, keys.fedrep_convex_lambda / keys.fedrep_convex_rho, start, weights)
-        y = found.models.astype(np.float32)
-        return FedRepConvexState(replies.mean["body"], known, s, y, found.labels, found.gap)
+        rules, far = attachment("robust"), np.zeros(len(s), bool)
+        far = far if rules is None else rules.outlying(s)  # they are alone
+        weights = neighbours(s[~far].astype(np.float64), near) if near else None
+        pull = keys.fedrep_convex_lambda / keys.fedrep_convex_rho
+        found = wide_prox(s[~far], pull, start[~far], weights)
+        y = np.concatenate([found.models.astype(np.float32), s[far]])
+        labels = np.empty(len(s), np.int64)
+        labels[~far], labels[far] = found.labels, np.arange(len(found.models), len(y))
+        return FedRepConvexState(replies.mean["body"], known, s, y, labels, found.gap)
 
     def user_clusters(self, row: str) -> dict[str, str]:
         """The users' clusters: those with the same head, by its number."""

@@ -35,7 +35,7 @@ from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Arrays, Floats32, Ints
 from corsage.core.errors import ConfigError, ModelError
-from corsage.core.messages.replies import Replies, reading_order
+from corsage.core.messages.replies import Replies, name_users, reading_order
 from corsage.core.messages.schema import Schema
 from corsage.core.messages.wire import ROWS_BY_USER
 from corsage.core.seeding import generator
@@ -45,7 +45,6 @@ from corsage.strategies.fedrep.exact_sums import (
     MOST_NUMBERS,
     check_exact,
     least,
-    means_of_most,
     numbers,
     rows_of,
     sound,
@@ -53,6 +52,7 @@ from corsage.strategies.fedrep.exact_sums import (
 from corsage.strategies.fedrep.pulled_heads import named_heads
 from corsage.strategies.fedrep.softmax_centres import limits, refine, voters
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.means.most import means_of_most
 from corsage.strategies.rounds.outgoing import question_to
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Parcel, Question, Script
@@ -171,7 +171,11 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         options = {"components": rank}
         nothing = Parcel()
         replies = yield from self.ask("moments", job.members.users, 0, nothing, template, options)
-        found, aside = means_of_most(job, replies) if replies.rows else (replies.mean, [])
+        found, aside = replies.mean, list[str]()
+        if replies.rows:
+            found, aside = means_of_most(self.config, replies)
+        if aside:
+            job.note(f"{name_users(aside)} set aside: far from all others in what inputs are")
         mean, sketch = (np.asarray(found[x], np.float64) for x in ("mean", "sketch"))
         rng = generator(self.config.run.seed, "projection")
         body = projected(layer, self.state.body, mean, sketch, rank, rng)

@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from flwr.app import ArrayRecord
 
-from corsage.core.arrays import Floats32
+from corsage.core.arrays import Bools, Floats32
 from corsage.core.errors import ConfigError
 from corsage.core.keys import key
 from corsage.core.messages.replies import Replies, name_users, reading_order
+from corsage.core.registry import attachment
 from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
 from corsage.strategies.fedrep.fedrep import FedRepKeys
 from corsage.strategies.fedrep.pulled_heads import (
@@ -127,7 +128,12 @@ class FedRepKnown(PulledHeads[FedRepKnownKeys, FedRepKnownState]):
             away = np.linalg.norm(centre - middle)
             text = f"{mine.sum()} users, mean |h_i - w_j| {spread:.3g}, |w_j - wbar| {away:.3g}"
             rows.append((f"cluster {name}", text))
-        return [Finding(TITLE, rows)]
+        out = np.flatnonzero(far(state.h, order.tolist()))
+        aside = [(f"user {state.users[row]}", "far from all others in its cluster") for row in out]
+        return [
+            Finding(TITLE, rows),
+            *([Finding("Set aside from centres", aside)] if aside else []),
+        ]
 
     def named_arrays(self) -> ArrayRecord:
         """phi, and w_j by the cluster's name."""
@@ -173,11 +179,17 @@ class FedRepKnown(PulledHeads[FedRepKnownKeys, FedRepKnownState]):
         return centres(state.h, clusters, keys.fedrep_known_gamma, keys.fedrep_known_lambda)
 
 
+def far(h: Floats32, clusters: Sequence[str]) -> Bools:
+    """Heads ten median distances from the median of their cluster: none is drawn to them."""
+    rules, labels = attachment("robust"), np.unique(clusters, return_inverse=True)[1]
+    return np.zeros(len(h), bool) if rules is None else np.asarray(rules.outlying_in(h, labels))
+
+
 def centres(h: Floats32, clusters: Sequence[str], gamma: float, lam: float) -> Centres:
     """w_j and wbar that minimise (2.3) for given h_i, of which c(i) are the clusters' names."""
     names = sorted(set(clusters), key=reading_order)
     number = np.array([names.index(cluster) for cluster in clusters])
-    pulls = np.full(len(h), gamma)
+    pulls = np.where(far(h, clusters), 0.0, gamma)
     alpha = alpha_of(np.full(len(names), lam), np.bincount(number, pulls))
     means, middle = Hierarchy(number, pulls, alpha).means(h)
     w = (1 - alpha)[:, None] * means + alpha[:, None] * middle

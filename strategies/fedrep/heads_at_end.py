@@ -24,16 +24,17 @@ import numpy as np
 
 from corsage.core.arrays import Arrays
 from corsage.core.errors import RoundFailed
-from corsage.core.messages.replies import Replies
+from corsage.core.messages.replies import Replies, name_users
 from corsage.core.messages.schema import Schema
 from corsage.core.messages.wire import END_HEAD, ROWS_BY_USER
 from corsage.core.pairs.hurt import NEW_SUFFIX
-from corsage.strategies.fedrep.exact_sums import MOST_NUMBERS, means_of_most
+from corsage.strategies.fedrep.exact_sums import MOST_NUMBERS
 from corsage.strategies.fedrep.softmax_centres import voters
 from corsage.strategies.rounds.algorithm import EVALUATED_AT_ONCE
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.evaluations import noted, options_of, persistently
 from corsage.strategies.rounds.loop import play
+from corsage.strategies.rounds.means.most import means_of_most
 from corsage.strategies.rounds.means.user_rows import user_weights
 from corsage.strategies.rounds.outgoing import question_to
 from corsage.strategies.rounds.results import Finding, NewUsers, Summary, summarised
@@ -205,7 +206,9 @@ def averaged(strategy: Any_, replies: Replies) -> tuple[Arrays, dict[str, float]
     job, keys, aside = strategy.job, strategy.config, list[str]()
     means = replies.mean
     if replies.rows:
-        means, aside = means_of_most(job, replies)
+        means, aside = means_of_most(keys, replies)
+    if aside:
+        job.note(f"{name_users(aside)} set aside: far from all others in what features are")
     weights = user_weights(replies, keys.train.weighting, keys.federation.max_share)
     weights = weights * ~np.isin(replies.users, aside)
     shares = dict.fromkeys(job.members.users, 0.0)

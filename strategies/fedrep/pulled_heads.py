@@ -34,10 +34,12 @@ S = TypeVar("S", bound=BodyState)
 
 
 class PulledHeads(Strategy[K, S]):
-    """Base of the servers that hold the body phi, and draw users' heads together."""
+    """Base of the servers that hold the body phi, and draw users' heads together.
+
+    `robust` is the average of the bodies: a head moves others by its pull alone.
+    """
 
     by_user = ("head",)
-    unprotected = "users' heads are solved for together, only the body would be protected"
 
     @classmethod
     def epochs(cls, train: TrainKeys, keys: FedRepKeys) -> float:

@@ -138,12 +138,12 @@ class Members:
             self.devices.rest(self.least)
 
     def go_on(self, task: Callable[[], ConfigRecord]) -> str:
-        """Do without silent nodes, or wait where all were; in words, none if neither helps."""
+        """Do without silent nodes, or wait for them; in words, none if neither helps."""
         if self.devices is None:
             return ""
         if self.devices.go_without():
             return "It is played again without those that are silent."
-        if not self.devices.silent:
+        if not self.devices.absent:
             return ""
         self.devices.outlast(self.reception, task)
         self.rest()

@@ -105,7 +105,7 @@ class Reception:
                 if count >= num_nodes and (usable or late or is_closed(grid)):
                     break
             if late:
-                raise (NodesSilent if number else NodeError)(
+                raise NodesSilent(
                     f"only {count} of {num_nodes} nodes connected within {timeout:g} s: "
                     f"start the others, or set num-nodes={max(count, 1)} or a longer "
                     "node-timeout."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import shutil
 import sys
 from dataclasses import replace
 from functools import partial
@@ -305,6 +306,37 @@ def test_a_foreign_run_s_model_is_not_imported_but_where_it_is_allowed(
     ask[:] = [str(tmp_path / place), "user=a", str(tmp_path / "own.csv")]
     line = asked()[2]
     assert f"not found from here; it was trained as {tmp_path / 'pwn_of_a_run.py'}" in line
+
+
+def test_a_copy_is_known_only_with_the_code_that_lies_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model's own file is the same each time; what it imports may be anything."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    monkeypatch.setattr(sys, "pycache_prefix", None)
+    model, code = "net_of_mine:Net", "import helper_of_mine\n"
+    for place in ("mine", "copied", "linked"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "helper_of_mine.py").write_text("good = 1\n")
+    (tmp_path / "mine" / "net_of_mine.py").write_text(code)
+    monkeypatch.chdir(tmp_path / "mine")
+    known_models.note_model(model)
+    known_models.check_model(model)
+    shutil.copy(tmp_path / "mine" / "net_of_mine.py", tmp_path / "copied")
+    (tmp_path / "linked" / "net_of_mine.py").symlink_to(tmp_path / "mine" / "net_of_mine.py")
+    for place in ("copied", "linked"):
+        monkeypatch.chdir(folder := tmp_path / place)
+        known_models.check_model(model)
+        assert sys.pycache_prefix == str(tmp_path / "home" / "corsage" / "compiled")
+        (folder / "helper_of_mine.py").write_text("bad = 1\n")
+        with pytest.raises(Refused, match="allow it by models=net_of_mine:Net"):
+            known_models.check_model(model)
+        (folder / "helper_of_mine.py").write_text("good = 1\n")
+        (folder / "optional").mkdir()
+        (folder / "optional" / "__init__.py").write_text("bad = 1\n")
+        with pytest.raises(Refused, match="not trained here"):
+            known_models.check_model(model)
 
 
 @pytest.mark.parametrize(

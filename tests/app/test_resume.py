@@ -222,10 +222,12 @@ def test_on_other_data_nothing_goes_on(tmp_path: Path, capsys: pytest.CaptureFix
     with pytest.raises(DataError, match="the data are not those that the run was made of"):
         load(folder)["fedavg"].evaluate()
     (folder / "local" / "result.json").unlink()
+    said = (folder / "config.json").read_text()
     for words in ([], ["strategy=fedavg,ditto"], ["num-rounds=3"]):
         capsys.readouterr()
         assert run(["--resume", str(folder), *words], "") == 2
         assert "data are not those that the run began with: user u3 is changed" in line_of(capsys)
+    assert (folder / "config.json").read_text() == said  # nor were its keys taken over
     path.write_text(raw)
     assert run(["--resume", str(folder), "strategy=fedavg,local,ditto"], "") == 0
     marks = {row.data for row in load(folder).rows.values()}

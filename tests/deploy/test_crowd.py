@@ -15,7 +15,7 @@ import h11
 import httpx
 import pytest
 
-from corsage.app.deployment import calls, crowd
+from corsage.app.deployment import calls, crowd, keys
 from corsage.app.deployment.crowd import Crowd, Door, Room
 from corsage.app.deployment.gate import addresses_in, config, listening, status
 from corsage.benchmarks.chaos.crowd import KINDS, attack
@@ -229,3 +229,31 @@ def test_a_gate_that_starts_again_knows_where_devices_were(gate: Gate, tmp_path:
     for said in ("", "[]", '{"addresses": 1}'):
         (tmp_path / "status.json").write_text(said)
         assert addresses_in(str(tmp_path / "status.json")) == []
+
+
+def test_another_certificate_is_shown_without_a_new_start(gate: Gate) -> None:
+    """From the next connection on; a half pair, or one that is damaged, changes nothing."""
+
+    def serial() -> object:
+        own = gate.speak(b"")
+        found = own.getpeercert()
+        own.close()
+        assert found
+        return found["serialNumber"]
+
+    first = serial()
+    with gate.client() as client:
+        assert gate.call(client=client) == 200
+        key = (gate.server / "server.key").read_text()
+        for half in ("damaged", ""):
+            (gate.server / "server.key").write_text(half)
+            time.sleep(0.2)
+            assert serial() == first
+        (gate.server / "server.key").write_text(key)
+        secret = gate.server.parent / "secret"
+        keys.server_certificate(gate.server, secret, ["localhost", "127.0.0.1"])
+        until = time.monotonic() + 5
+        while serial() == first and time.monotonic() < until:
+            time.sleep(0.05)
+        assert serial() != first
+        assert gate.call(client=client) == gate.call() == 200

@@ -77,6 +77,8 @@ def test_a_liar_is_named_and_the_others_models_are_as_without_it(
     assert certificate is not None and certificate.within(1e-8)
     assert certificate.value is not None and certificate.value > 0
     assert result.json()[0]["accuracy"]["mean"] > 0.8
+    assert result["convex-clustering"].per_user.keys() == strategy.members.everybody.keys()
+    assert LIAR not in result["convex-clustering"].clusters
 
 
 def test_without_a_liar_nobody_is_named_and_pdmm_names_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,10 +102,13 @@ def test_clusters_of_local_models_go_without_a_liar(
 ) -> None:
     keys = {name: KEYS[name] for name in KEYS if not name.startswith("convex")}
     with lying(LIES[lie], monkeypatch):
-        strategy, _, _ = federate("local-clusters", **{**keys, "num_rounds": 1})
+        strategy, result, _ = federate("local-clusters", **{**keys, "num_rounds": 1})
     assert isinstance(strategy, LocalClusters)
     assert set(strategy.questions.disproof.faults) == {LIAR}
     assert LIAR not in strategy.state.users
+    _, own, _ = federate("convex-clustering", **{**KEYS, "convex_lambda": 0.0})
+    scores = (of.summaries[0].per_user[LIAR] for of in (result, own))
+    assert next(scores) == next(scores), "its own best model, at home"
 
 
 @pytest.mark.parametrize("solver", ["newton", "dr"])

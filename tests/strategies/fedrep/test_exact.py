@@ -19,8 +19,9 @@ from corsage.networks.batches import Examples
 from corsage.networks.exact import exact_heads
 from corsage.networks.user_scores import all_features
 from corsage.solvers.known_clusters.variances.shared_rows import Rows, fit, possible
-from corsage.strategies.fedrep.exact_sums import ONE_HOT, means_of_most
+from corsage.strategies.fedrep.exact_sums import ONE_HOT
 from corsage.strategies.fedrep.fedrep_exact import FedRepExact
+from corsage.strategies.rounds.means.most import means_of_most
 from tests.support.federations import CLUSTER_MAP, federate
 
 KEYS: dict[str, Any] = {"fedrep_exact_body_rounds": 0, "num_rounds": 1, "evaluate_every": 1}
@@ -233,11 +234,11 @@ def test_without_a_liar_nobody_is_set_aside_and_means_are_the_plain_ones() -> No
     users = strategy.members.users
     numbers = {"num-examples": np.ones(12)}
     replies = Replies(users, rows={"mean": rows}, metrics=numbers)
-    found, aside = means_of_most(strategy.job, replies)
+    found, aside = means_of_most(strategy.config, replies)
     plain = ExactSum(rows.shape[1:]).add(rows, np.ones(12)).mean(12.0, np.dtype(np.float32))
     assert not aside and np.array_equal(found["mean"], plain)
     rows[3] *= 1e6
-    found, aside = means_of_most(strategy.job, replace(replies, rows={"mean": rows}))
+    found, aside = means_of_most(strategy.config, replace(replies, rows={"mean": rows}))
     assert aside == [users[3]]
     rest = np.delete(rows, 3, 0).mean(0)
     np.testing.assert_allclose(found["mean"], rest, rtol=1e-5, atol=1e-6)

@@ -228,6 +228,33 @@ def test_nodes_that_stay_silent_end_a_run_so_that_it_is_tried_again() -> None:
     assert strategy.progress.round == 2
 
 
+@pytest.mark.parametrize(("away", "kind"), [(200.0, "train"), (200.0, "evaluate"), (1e9, "train")])
+def test_a_round_below_min_users_waits_for_them_and_is_tried_again_later(
+    away: float, kind: str
+) -> None:
+    """One of six is silent where six are needed: for 200 s, or for good."""
+    notes, since = Notes(), [float("inf")]
+
+    def speed(number: int, asked: str, before: int) -> float | None:
+        if number == 0 and asked == kind and before == 1:
+            since[0] = min(since[0], clock.now)
+        gone = number == 0 and since[0] <= clock.now < since[0] + away
+        return None if gone else usual(number, asked, before)
+
+    keys = {**keys_of("fedavg"), "fraction_train": 1.0, "min_users": 12}
+    strategy = strategy_class("fedavg")(settings("fedavg", **keys), [notes])
+    with stopped() as clock:
+        try:
+            result = strategy.start(Devices(clock, NODES, speed))
+        except NodesSilent as error:
+            assert away > 1e3 and exit_code(error) == 75 and clock.now < since[0] + 1500
+            assert str(error).startswith("round 2: too few nodes reply, and not enough came back")
+        else:
+            assert result.summaries[0].users == 12 and strategy.progress.round == 3
+            assert since[0] + 200 < clock.now < 1e3
+    assert sum("too few nodes reply: waiting for them" in n for n in notes.notes) == 1
+
+
 def test_a_resumed_run_knows_who_was_set_aside() -> None:
     """Its numbers and its messages are those of the run that was not interrupted."""
     keys = {"num_users": 6, "num_rounds": 9, "fraction_train": 1.0}

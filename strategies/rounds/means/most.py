@@ -1,0 +1,28 @@
+"""Means over users without those who are far from all others."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from corsage.core.arrays import Arrays
+from corsage.core.configuration.config import Config
+from corsage.core.finite_pieces import ExactSum
+from corsage.core.messages.replies import Replies
+from corsage.core.registry import attachment
+from corsage.strategies.rounds.means.user_rows import user_weights
+
+
+def means_of_most(keys: Config, replies: Replies) -> tuple[Arrays, list[str]]:
+    """The means over users of arrays of which each sent its own, and who is too far out for them.
+
+    Without such a user they are the plain means, to the last bit.
+    """
+    rules, far = attachment("robust"), np.zeros(len(replies.users), bool)
+    if rules is not None:
+        far = np.any([rules.outlying(rows) for rows in replies.rows.values()], 0)
+    weights = user_weights(replies, keys.train.weighting, keys.federation.max_share) * ~far
+    means = Arrays()
+    for name, rows in replies.rows.items():
+        total = ExactSum(rows.shape[1:]).add(rows[~far], weights[~far])
+        means[name] = total.mean(weights.sum(), rows.dtype)
+    return means, [user for user, is_far in zip(replies.users, far, strict=True) if is_far]
