@@ -53,9 +53,9 @@ def test_models_without_hessians_are_those_with_them() -> None:
     facts: dict[str, Any] = {"classes": 4, "scale": "mean"}
     losses = SoftmaxLosses(x, y, [20] * 6, ridge=0.01, **facts)
     labels = np.array([0, 0, 1, 1, 1, 2])
-    assert refit_by_slopes(losses, labels) == pytest.approx(refit(losses, labels), abs=1e-6)
+    assert refit_by_slopes(losses, labels) == pytest.approx(refit(losses, labels), abs=1e-5)
     one = SoftmaxLosses(x[:, :1], y, [60, 60], **facts)
-    assert refit_by_slopes(one, labels[1:3]) == pytest.approx(refit(one, labels[1:3]), abs=1e-6)
+    assert refit_by_slopes(one, labels[1:3]) == pytest.approx(refit(one, labels[1:3]), abs=1e-5)
 
 
 def test_k_means_must_be_told_the_number() -> None:
