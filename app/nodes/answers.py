@@ -19,12 +19,11 @@ from flwr.supercore import log
 
 from corsage.app.nodes.deployed import is_device
 from corsage.app.nodes.device import admitted, experiment_of, frozen_of, read_task
-from corsage.app.nodes.node import Node, Nodes, Order
+from corsage.app.nodes.node import Node, Nodes, Order, client_of
 from corsage.app.nodes.places import Places
 from corsage.app.nodes.reporting import describe, outward
 from corsage.app.nodes.time_limit import TimeUp, time_limit
 from corsage.app.states.state_dir import mark_key, proof_of
-from corsage.clients import client_of
 from corsage.core.errors import CheckpointError, Refused, StorageError
 from corsage.core.messages.aboard import joined, on_board
 from corsage.core.messages.asked import Takes, options_of

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord
 
-from corsage.app.nodes.node import Node, Order
+from corsage.app.nodes.node import Node, Order, client_of
 from corsage.app.results.known_models import note_model
-from corsage.clients import client_of
 from corsage.core.configuration.held_objects import is_name
 from corsage.core.configuration.known_keys import defaults
 from corsage.core.errors import ConfigError, ModelError, Refused

@@ -22,7 +22,7 @@ from corsage.core.configuration.key_groups import DataKeys
 from corsage.core.errors import ConfigError
 from corsage.core.keys import convert, flatten, names, read
 from corsage.core.messages.limits import Limits, limits_of
-from corsage.core.messages.wire import Task
+from corsage.core.messages.wire import END_HEAD, Task
 from corsage.core.registry import attached
 from corsage.datasets.dealing.federated import on_device, simulated, source_marks
 from corsage.datasets.shared_keys import CsvKeys, TableKeys
@@ -30,6 +30,7 @@ from corsage.datasets.user_data import FederatedData
 
 if TYPE_CHECKING:
     from corsage.app.nodes.own import Own
+    from corsage.clients.base import Client
     from corsage.core.tables.column_facts import TableFacts
     from corsage.core.tables.preparation import Preparation
     from corsage.networks.own_training import OwnTraining
@@ -295,3 +296,10 @@ def runs_to_keep(value: Any) -> int:
             f"node config: keep-runs={value!r:.40}: must be a whole number from 1 on."
         )
     return value
+
+
+def client_of(task: Task) -> type[Client[Any]]:
+    """The client that answers a task: that of the algorithm, or of heads at its end."""
+    if END_HEAD in task.options:
+        return attached("heads at home").EndHeadsClient  # type: ignore[no-any-return]
+    return client_class(task.algorithm)

@@ -19,12 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corsage.app.nodes.delivery import ModelDelivery, delivers
-from corsage.app.nodes.node import Node, Order
+from corsage.app.nodes.node import Node, Order, client_of
 from corsage.app.nodes.reporting import Numbers, Report
 from corsage.app.states.pieces import ModelShelf
 from corsage.app.states.shelf import Kept
 from corsage.app.states.store import PersonalStore
-from corsage.clients import client_of
 from corsage.clients.base import Client, Got, Sent
 from corsage.core.arrays import Array, Arrays, Bools
 from corsage.core.cache import Names
