@@ -13,7 +13,7 @@ import numpy as np
 from flwr.app import Context
 
 from corsage.app.nodes.deployed import WORKER_SECONDS, is_device, worker_seconds
-from corsage.app.states.state_dir import KEEP_RUNS, state_folder
+from corsage.app.states.state_dir import KEEP_RUNS, runs_to_keep, state_folder
 from corsage.clients import client_class
 from corsage.core.arrays import Arrays
 from corsage.core.cache import Cache
@@ -287,15 +287,6 @@ def own_words(node_config: Mapping[str, Any]) -> dict[str, Any]:
         "shares": convert("share-columns", node_config.get("share-columns", True), bool),
         "floor": limits_of(node_config).min_share,
     }
-
-
-def runs_to_keep(value: Any) -> int:
-    """The number of runs whose states stay; at least that of the one that is going on."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(
-            f"node config: keep-runs={value!r:.40}: must be a whole number from 1 on."
-        )
-    return value
 
 
 def client_of(task: Task) -> type[Client[Any]]:
