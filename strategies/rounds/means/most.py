@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from corsage.core.arrays import Arrays
+from corsage.core.arrays import Arrays, Bools
 from corsage.core.configuration.config import Config
 from corsage.core.finite_pieces import ExactSum
 from corsage.core.messages.replies import Replies
@@ -20,9 +20,15 @@ def means_of_most(keys: Config, replies: Replies) -> tuple[Arrays, list[str]]:
     rules, far = attachment("robust"), np.zeros(len(replies.users), bool)
     if rules is not None:
         far = np.any([rules.outlying(rows) for rows in replies.rows.values()], 0)
-    weights = user_weights(replies, keys.train.weighting, keys.federation.max_share) * ~far
+    aside = [user for user, is_far in zip(replies.users, far, strict=True) if is_far]
+    return means_of(keys, replies, ~far), aside
+
+
+def means_of(keys: Config, replies: Replies, kept: Bools) -> Arrays:
+    """The means over some users of arrays of which each sent its own."""
+    weights = user_weights(replies, keys.train.weighting, keys.federation.max_share) * kept
     means = Arrays()
     for name, rows in replies.rows.items():
-        total = ExactSum(rows.shape[1:]).add(rows[~far], weights[~far])
+        total = ExactSum(rows.shape[1:]).add(rows[kept], weights[kept])
         means[name] = total.mean(weights.sum(), rows.dtype)
-    return means, [user for user, is_far in zip(replies.users, far, strict=True) if is_far]
+    return means
