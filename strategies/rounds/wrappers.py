@@ -113,9 +113,9 @@ def wrong(wrapper: Wrapper, strategy: Strategy[Any, Any]) -> str:
     if not as_sent(strategy):
         return "it clips a model that comes back as it was sent, and only such a one is averaged"
     if config.robust.on or config.train.end_heads:
-        told = "end-heads sends means of features, to which it adds no noise; set end-heads to nothing"
+        ends = "end-heads sends means of features, to which it adds no noise; leave end-heads out"
         robust = f"with robust={config.robust.robust} users' arrays come as rows; set robust=none"
-        return robust if config.robust.on else told
+        return robust if config.robust.on else ends
     if config.server.on:
         return (
             "its noise is for the users' mean, which server-optimizer="
