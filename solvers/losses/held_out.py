@@ -54,8 +54,8 @@ class HeldOut(Protocol):
 def bounded(losses: Floats) -> Floats:
     """Losses (K, N) under K choices, of N users of whom nobody's choice is louder than others'.
 
-    They differ by `LOUDEST` times what the upper quarter's do at most, and are not so high, which is no
-    matter, that rounding hides what others say. NaN is not known.
+    They differ by `LOUDEST` times what the upper quarter's do at most, and none is so high that
+    rounding hides what others say. NaN is not known.
     """
     known = ~np.isnan(losses)
     low = np.where(known, losses, np.inf).min(0)
