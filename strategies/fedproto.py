@@ -28,7 +28,7 @@ from corsage.core.messages.encoding import encode
 from corsage.core.messages.replies import Replies, name_users
 from corsage.core.registry import attachment
 from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.means.most import means_of
+from corsage.strategies.rounds.means.most import NEAR, means_of
 from corsage.strategies.rounds.results import Finding
 
 if TYPE_CHECKING:
@@ -133,7 +133,8 @@ def far(weighted: Array, weights: Array) -> Bools:
     points = weighted[has] / weights[has, None]
     if rules is not None and len(points):
         found[has] = rules.outlying(points)
+        differ = np.median(rules.lengths(points, rules.median(points)))
         which = np.nonzero(has)[1]
         for j in np.flatnonzero(has.sum(0) >= FEWEST):
-            found[has[:, j], j] |= rules.outlying(points[which == j])
+            found[has[:, j], j] |= rules.outlying(points[which == j], least=NEAR * differ)
     return np.asarray(found | found.any(1, keepdims=True) & (has.sum(0) < FEWEST))

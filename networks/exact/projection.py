@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from corsage.core.arrays import Floats, Floats32
+from corsage.core.arrays import Array, Floats, Floats32
 from corsage.core.errors import ModelError
 from corsage.core.seeding import generator
 from corsage.networks.batches import Examples
@@ -87,6 +87,20 @@ def sketched(rank: int, p: int) -> int:
 def probes(p: int, rank: int) -> Floats:
     """Omega (p, q), the same for everybody."""
     return generator(0, "sketch of inputs").normal(size=(p, sketched(rank, p)))
+
+
+def spread(means: Array, sketches: Array) -> dict[str, float]:
+    """What a user's inputs differ by, and what their sketches do, by the users' moments.
+
+    Of S Omega (n, p, q), Omega normal, the sum of squares is about that of S, times q; that of
+    Omega with S Omega is about the trace of S, times q.
+    """
+    q = sketches.shape[2]
+    test = probes(means.shape[1], q - BEYOND)
+    squares = np.einsum("npq,pq->n", sketches, test, dtype=np.float64) / q
+    own = squares - np.square(means, dtype=np.float64).sum(1)
+    differ, size = (float(np.median(np.sqrt(np.maximum(x, 0)))) for x in (own, squares))
+    return {"mean": differ, "sketch": differ * size * np.sqrt(q)}
 
 
 def components(mean: Floats, sketch: Floats, rank: int) -> tuple[Floats, Floats]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corsage.core.arrays import Arrays
+from corsage.core.arrays import Array, Arrays
 from corsage.core.errors import RoundFailed
 from corsage.core.messages.replies import Replies, name_users
 from corsage.core.messages.schema import Schema
@@ -217,7 +217,7 @@ def averaged(strategy: Any_, replies: Replies) -> tuple[Arrays, dict[str, float]
     job, keys, aside = strategy.job, strategy.config, list[str]()
     means = replies.mean
     if replies.rows:
-        means, aside = means_of_most(keys, replies)
+        means, aside = means_of_most(keys, replies, differences(replies.rows["second"]))
     if aside:
         job.note(f"{name_users(aside)} set aside: far from all others in what features are")
     weights = user_weights(replies, keys.train.weighting, keys.federation.max_share)
@@ -225,6 +225,16 @@ def averaged(strategy: Any_, replies: Replies) -> tuple[Arrays, dict[str, float]
     shares = dict.fromkeys(job.members.users, 0.0)
     shares |= dict(zip(replies.users, (weights / weights.sum()).tolist(), strict=True))
     return means, shares
+
+
+def differences(second: Array) -> dict[str, float]:
+    """What a user's features differ by, and what their products do, by the users' sums."""
+    d = round(np.sqrt(2 * second.shape[1] + 0.25) - 0.5)
+    rows = np.asarray(second, np.float64)
+    squares = rows[:, np.cumsum(np.arange(1, d + 1)) - 1].sum(1)
+    means = np.square(rows[:, -d:]).sum(1)  # the last row, of the 1
+    own = float(np.median(np.sqrt(np.maximum(squares - means, 0))))
+    return {"first": own, "second": own * float(np.median(np.sqrt(np.maximum(squares, 0))))}
 
 
 def counted(
