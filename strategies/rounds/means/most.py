@@ -27,13 +27,8 @@ def means_of_most(
     """
     rules, far = attachment("robust"), np.zeros(len(replies.users), bool)
     if rules is not None:
-        far = np.any(
-            [
-                rules.outlying(rows, least=NEAR * differ[name])
-                for name, rows in replies.rows.items()
-            ],
-            0,
-        )
+        least = {name: NEAR * (differ or {}).get(name, 0.0) for name in replies.rows}
+        far = np.any([rules.outlying(own, least=least[n]) for n, own in replies.rows.items()], 0)
     aside = [user for user, is_far in zip(replies.users, far, strict=True) if is_far]
     return means_of(keys, replies, ~far), aside
 
