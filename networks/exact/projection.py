@@ -92,15 +92,16 @@ def probes(p: int, rank: int) -> Floats:
 def spread(means: Array, sketches: Array) -> dict[str, float]:
     """What a user's inputs differ by, and what their sketches do, by the users' moments.
 
-    Of S Omega (n, p, q), Omega normal, the sum of squares is about that of S, times q; that of
-    Omega with S Omega is about the trace of S, times q.
+    Omega with S Omega (p, q), Omega normal, comes to about the trace of S, times q. Products differ
+    by what they are.
     """
     q = sketches.shape[2]
     test = probes(means.shape[1], q - BEYOND)
     squares = np.einsum("npq,pq->n", sketches, test, dtype=np.float64) / q
     own = squares - np.square(means, dtype=np.float64).sum(1)
-    differ, size = (float(np.median(np.sqrt(np.maximum(x, 0)))) for x in (own, squares))
-    return {"mean": differ, "sketch": differ * size * np.sqrt(q)}
+    differ = float(np.median(np.sqrt(np.maximum(own, 0))))
+    size = float(np.median(np.sqrt(np.square(sketches, dtype=np.float64).sum((1, 2)))))
+    return {"mean": differ, "sketch": size}
 
 
 def components(mean: Floats, sketch: Floats, rank: int) -> tuple[Floats, Floats]:

@@ -228,13 +228,13 @@ def averaged(strategy: Any_, replies: Replies) -> tuple[Arrays, dict[str, float]
 
 
 def differences(second: Array) -> dict[str, float]:
-    """What a user's features differ by, and what their products do, by the users' sums."""
+    """What a user's features differ by, by the users' sums; their products by what they are."""
     d = round(np.sqrt(2 * second.shape[1] + 0.25) - 0.5)
     rows = np.asarray(second, np.float64)
     squares = rows[:, np.cumsum(np.arange(1, d + 1)) - 1].sum(1)
     means = np.square(rows[:, -d:]).sum(1)  # the last row, of the 1
     own = float(np.median(np.sqrt(np.maximum(squares - means, 0))))
-    return {"first": own, "second": own * float(np.median(np.sqrt(np.maximum(squares, 0))))}
+    return {"first": own, "second": float(np.median(np.sqrt(np.square(rows).sum(1))))}
 
 
 def counted(

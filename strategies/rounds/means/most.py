@@ -13,7 +13,7 @@ from corsage.core.messages.replies import Replies
 from corsage.core.registry import attachment
 from corsage.strategies.rounds.means.user_rows import user_weights
 
-NEAR = 0.3
+NEAR = 0.2
 """Of what records differ by, counted as a median distance at least: ten of these are far."""
 
 
