@@ -51,7 +51,7 @@ def test_nested_runs_are_told_apart_as_by_lme4(
     both = folders(tmp_path, sleepstudy(tmp_path), "intercept", "intercept,x0")
     compare([*both[::-1], "--json", str(tmp_path / "compared.json")])
     said = " ".join(capsys.readouterr().out.split())
-    assert "mixed-random=intercept in mixed-random=intercept,x0: chi2 42.84, df 2" in said
+    assert "mixed-random=intercept in mixed-random=intercept,x0: chi2 42.84, df 2" in said, said
     (one,) = json.loads((tmp_path / "compared.json").read_text())["likelihood_ratios"]
     assert one["chi2"] == pytest.approx(42.8369, abs=1e-3)
     assert one["p"] == pytest.approx((chi2.sf(42.8369, 1) + chi2.sf(42.8369, 2)) / 2, rel=1e-2)
