@@ -19,12 +19,11 @@ from flwr.supercore import log
 
 from corsage.app.nodes.deployed import is_device
 from corsage.app.nodes.device import admitted, experiment_of, frozen_of, read_task
-from corsage.app.nodes.node import Node, Nodes, Order
+from corsage.app.nodes.node import Node, Nodes, Order, client_of
 from corsage.app.nodes.places import Places
 from corsage.app.nodes.reporting import describe, outward
 from corsage.app.nodes.time_limit import TimeUp, time_limit
 from corsage.app.states.state_dir import mark_key, proof_of
-from corsage.clients import client_class
 from corsage.core.errors import CheckpointError, Refused, StorageError
 from corsage.core.messages.aboard import joined, on_board
 from corsage.core.messages.asked import Takes, options_of
@@ -33,7 +32,7 @@ from corsage.core.messages.fields import BELIEVING, Doubt
 from corsage.core.messages.introduction import Introduction, counted, encode_introduction
 from corsage.core.messages.limits import limits_of
 from corsage.core.messages.replies import encode_reply
-from corsage.core.messages.wire import END_HEAD, ENDS_THE_RUN, ENDS_THE_STRATEGY, decode_task
+from corsage.core.messages.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, decode_task
 from corsage.core.registry import attachment
 from corsage.core.version import untested
 
@@ -64,9 +63,7 @@ class Answers:
             if kind == "query":
                 return introduced(message, introduction(node), self.guard)
             for options in (task.options, *task.cohort_options):
-                options_of(
-                    options, client_class(task.algorithm, END_HEAD in task.options).takes, BELIEVING
-                )
+                options_of(options, client_of(task).takes, BELIEVING)
             limit_threads(task.train.torch_threads)
             rows = decode(content["rows"]) if "rows" in content else {}
             order = Order(task, decode(content["arrays"]), rows)
@@ -85,7 +82,7 @@ class Answers:
         from corsage.app.nodes.work import work
 
         task, places = order.task, self.places
-        keeps = client_class(task.algorithm, END_HEAD in task.options).personal
+        keeps = client_of(task).personal
         store = places.states(context, node, task) if keeps else None
         models = places.models(context, node, task) if kind == "evaluate" else None
         report = work(kind, order, node, store, models)

@@ -15,13 +15,16 @@ from corsage.benchmarks.attack import client_of, lying
 from corsage.core.errors import ConfigError, ModelError
 from corsage.core.finite_pieces import ExactSum
 from corsage.core.messages.replies import Replies
+from corsage.core.robust import outlying
 from corsage.networks.batches import Examples
 from corsage.networks.exact import exact_heads
+from corsage.networks.exact.projection import components, probes, sketched, spread
 from corsage.networks.user_scores import all_features
 from corsage.solvers.known_clusters.variances.shared_rows import Rows, fit, possible
 from corsage.strategies.fedrep.exact_sums import ONE_HOT
 from corsage.strategies.fedrep.fedrep_exact import FedRepExact
-from corsage.strategies.rounds.means.most import means_of_most
+from corsage.strategies.fedrep.heads_at_end import differences
+from corsage.strategies.rounds.means.most import NEAR, means_of_most
 from tests.support.federations import CLUSTER_MAP, federate
 
 KEYS: dict[str, Any] = {"fedrep_exact_body_rounds": 0, "num_rounds": 1, "evaluate_every": 1}
@@ -242,3 +245,57 @@ def test_without_a_liar_nobody_is_set_aside_and_means_are_the_plain_ones() -> No
     assert aside == [users[3]]
     rest = np.delete(rows, 3, 0).mean(0)
     np.testing.assert_allclose(found["mean"], rest, rtol=1e-5, atol=1e-6)
+
+
+def inputs(rank: int, p: int = 60) -> np.ndarray:
+    """Rows that vary in so many directions, around a mean."""
+    rng = np.random.default_rng(0)
+    return (
+        rng.normal(size=(300, rank)) * np.geomspace(1, 0.1, rank) @ rng.normal(size=(rank, p)) + 2.0
+    )
+
+
+@pytest.mark.parametrize(("rank", "wanted"), [(12, 12), (60, 50)])
+def test_a_sketch_has_the_components(rank: int, wanted: int) -> None:
+    """Exact where the inputs vary in fewer directions than it has columns, or it has them all."""
+    x = inputs(rank)
+    mean, p = x.mean(0), x.shape[1]
+    assert sketched(12, p) == 32 and sketched(50, p) == 60
+    variance, directions = components(mean, x.T @ (x @ probes(p, wanted)) / len(x), wanted)
+    values, vectors = np.linalg.eigh(np.cov(x.T, bias=True))
+    values, vectors = values[::-1][:wanted], vectors[:, ::-1][:, :wanted]
+    assert np.allclose(variance, values, rtol=1e-3, atol=1e-4 * values[0])
+    leading = slice(0, 5)
+    assert np.allclose(np.abs(np.sum(directions * vectors, 0))[leading], 1, atol=1e-4)
+
+
+def test_inputs_that_do_not_vary_are_refused() -> None:
+    mean = np.ones(8)
+    sketch = np.outer(mean, mean) @ probes(8, 4)
+    with pytest.raises(ModelError, match="do not vary"):
+        components(mean, 0 * sketch + np.outer(mean, mean @ probes(8, 4)), 4)
+
+
+def test_a_user_of_one_class_among_users_of_all_is_not_set_aside() -> None:
+    """Its mean is ten of the others' differences out, and yet within what records differ by."""
+    rng, data = np.random.default_rng(0), {}
+    centres = 1.5 * rng.normal(size=(5, 12))
+    for user in range(8):
+        y = rng.integers(0, 5, 900) if user else np.full(900, 2)
+        data[str(user)] = ((centres[y] + rng.normal(size=(900, 12))).astype(np.float32), y)
+    x = [x for x, _ in data.values()]
+    means = np.stack([one.mean(0) for one in x])
+    assert outlying(means)[0] and not outlying(means)[1:].any()
+    sketches = np.stack([one.T @ (one @ probes(12, 3)) / len(one) for one in x])
+    size = {name: NEAR * one for name, one in spread(means, sketches).items()}
+    true = np.sqrt(np.median([np.trace(np.cov(one.T, bias=True)) for one in x]))
+    assert size["mean"] == pytest.approx(NEAR * true, rel=0.2)
+    assert not outlying(means, least=size["mean"]).any()
+    assert not outlying(sketches, least=size["sketch"]).any()
+    for lie in (1e3, -1e3):
+        assert outlying(np.r_[lie * means[:1], means[1:]], least=size["mean"])[0]
+        assert outlying(np.r_[lie * sketches[:1], sketches[1:]], least=size["sketch"])[0]
+    seconds = np.stack([one.T @ one / len(one) for one in (np.c_[x, np.ones(900)] for x in x)])
+    below = np.tril_indices(13)
+    found = differences(seconds[:, below[0], below[1]])["first"]
+    assert found == pytest.approx(true, rel=1e-4)
