@@ -58,7 +58,7 @@ class RemoteLosses:
         """argmin f_i(x) + kappa_i/2 |x - centre_i|^2."""
         rows = {"p": centre.numpy(), "kappa": np.broadcast_to(np.asarray(kappa), (self.n,)).copy()}
         replies = self._ask("prox", rows, {"x": np.zeros(self.d)}, self._options)
-        return torch.from_numpy(replies.rows["x"])
+        return torch.from_numpy(replies.rows["x"].copy())
 
     def minimise(self, slope: Tensor | None = None, start: Tensor | None = None) -> Tensor:
         """argmin f_i(x) + <slope_i, x>; rows of NaN where there is none."""
