@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from logging import WARNING
 from typing import Any
 
 import numpy as np
+from flwr.supercore import log
 from numpy.typing import NDArray
 
 from corsage.app.nodes.delivery import ModelDelivery, delivers
@@ -229,6 +231,7 @@ class Worker:
         for name, cause in self.store.save(task.round, states).items():
             good[places[name]] = False
             self.report.failed[name] = f"keep: {cause}"
+            log(WARNING, "user %s: its state cannot be kept in state-dir: %s", name, cause)
         self.report.kept = True
 
     def add(self, group: list[int], good: Bools, sent: Sent) -> None:

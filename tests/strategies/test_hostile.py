@@ -192,6 +192,22 @@ def test_a_reply_of_an_earlier_exchange_is_none() -> None:
     assert "user 3 is dropped: malformed reply: it answers another exchange" in notes.notes
 
 
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_nor_is_one_of_another_run_of_the_experiment(kind: str) -> None:
+    held: list[RecordDict] = []
+
+    def replay(content: RecordDict) -> None:
+        content.clear()
+        content.update(held.pop())
+
+    keys = {"fraction_train": 1.0, "num_rounds": 1}
+    hold = only(kind, lambda content: held.append(RecordDict(dict(content))))
+    federate("fedavg", grid=Hostile(hold), **keys)
+    _, result, notes = federate("fedavg", grid=Hostile(only(kind, replay)), **keys)
+    assert result.json()[0]["dropped"] == {"3": 1}
+    assert "user 3 is dropped: malformed reply: it answers another exchange" in notes.notes
+
+
 def test_nobody_answers_for_another_node() -> None:
     """Driven from outside, too, where replies come as they are."""
     strategy, grid = FedAvg(settings("fedavg", fraction_train=1.0)), LocalGrid(app, 3)
