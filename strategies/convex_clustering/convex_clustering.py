@@ -47,6 +47,7 @@ from corsage.strategies.convex_clustering.keys import (
 from corsage.strategies.convex_clustering.lambda_choice import Choice, Found, choose
 from corsage.strategies.convex_clustering.models import (
     check_convex,
+    check_ridge,
     of_left_out,
     shown,
     to_choose_from,
@@ -123,6 +124,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
     def initial(self, network: Network) -> ConvexClusteringState:
         """Nobody is in the problem."""
         check_convex(self.job, network)
+        check_ridge(self.job, network)
         return ConvexClusteringState()
 
     @property

@@ -39,6 +39,18 @@ def check_convex(job: Job, network: Network) -> None:
     job.note(f"model={model}: if its losses are not convex, the certificate is not valid")
 
 
+def check_ridge(job: Job, network: Network) -> None:
+    """Refuse losses of several classes of which hardly any user has a minimum: that takes minutes."""
+    from corsage.solvers.convex_clustering.batched import MOST_WITH_HESSIANS
+
+    d = network.whole.stop
+    if job.loss == "cross-entropy" and d > MOST_WITH_HESSIANS and not job.config.model.ridge:
+        raise ConfigError(
+            f"{job.name}: models of several classes and {d} numbers tell a user's classes apart "
+            "without end; give a ridge, as in ridge=0.01."
+        )
+
+
 def of_left_out(
     strategy: Strategy[Any, Any], faults: Iterable[str], options: Mapping[str, Any], some: bool
 ) -> Iterator[Callable[[], Question]]:
