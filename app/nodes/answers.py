@@ -85,6 +85,8 @@ class Answers:
         from corsage.app.nodes.work import work
 
         task, places = order.task, self.places
+        if self.guard and kind == "train" and END_HEAD in task.options:
+            return failure(message, f"{self.guard} protects models, not the sums of end-heads")
         keeps = client_class(task.algorithm, END_HEAD in task.options).personal
         store = places.states(context, node, task) if keeps else None
         models = places.models(context, node, task) if kind == "evaluate" else None

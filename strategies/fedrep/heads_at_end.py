@@ -263,7 +263,7 @@ def rows_of(strategy: Any_, found: AtEnd, end: str, head: str) -> list[Summary]:
     name = f"{strategy.name}+{end}"
     more = {END_HEAD: head, **found.strengths[head]._asdict()}
     own = summarised(name, strategy, evaluated(strategy, found, name, more))
-    rows, cases = [replace(own, findings=[finding(strategy, found, name, head)])], []
+    rows, cases = [replace(own, findings=[finding(strategy, found, head)])], []
     wanted = strategy.config.new.cases if strategy.config.new.wanted else []
     for number, (samples, _) in enumerate(wanted, 1):
         new = {**more, "adapt": True, "adapt-samples": samples, "adapt-epochs": 0}
@@ -295,7 +295,7 @@ def evaluated(
     return persistently(strategy, asked)
 
 
-def finding(strategy: Any_, found: AtEnd, name: str, head: str) -> Finding:
+def finding(strategy: Any_, found: AtEnd, head: str) -> Finding:
     """The strengths of a head, and what it said of records that were left out."""
     strength, of_numbers = found.strengths[head], strategy.job.network.criterion.numbers
     pulled = {"exact": "weight of all users' head", "gauss": "weight of all users' means"}
@@ -304,7 +304,7 @@ def finding(strategy: Any_, found: AtEnd, name: str, head: str) -> Finding:
         rows.append((pulled[head], f"that of {strength.pull:g} records"))
     if strength.weight:
         rows.append(("weight of all users' frequencies", f"that of {strength.weight:g} records"))
-    return Finding(f"{name}: {head} heads", rows)
+    return Finding(f"{head} heads", rows)
 
 
 def line(strategy: Any_, found: AtEnd) -> str:
