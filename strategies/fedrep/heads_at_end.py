@@ -129,9 +129,12 @@ def unfit(strategy: Any_, network: Network) -> str:
         name in shared and shared[name].shape == (size,) for name, size in sizes.items()
     ):
         return f"{strategy.name} has no body that all users share"
+    model = strategy.config.model
+    own = model.batch_norm == "personal" or model.personal or model.shared
+    whose = network.why or "users' own parts are more" * bool(own)
     whys = {
         "the model is a head and nothing else": not network.body.stop,
-        f"the head must be one linear layer {network.why}".rstrip(): not network.linear_head
+        f"the head must be one linear layer: {whose}".removesuffix(": "): not network.linear_head
         or not network.split_exact,
         "the head has no bias": len(head) < 2,
         f"loss={network.criterion.name} has none": network.criterion.name not in SOLVED_LOSSES,
