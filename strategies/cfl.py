@@ -53,7 +53,7 @@ from corsage.strategies.rounds.turns import Parcel
 if TYPE_CHECKING:
     from corsage.networks.network import Network
 
-FAR = 4.0
+FAR_OFF = 4.0
 """Median distances from the median update at which, with `robust`, one does not count."""
 
 
@@ -197,7 +197,7 @@ class CFL(Strategy[CFLKeys, CFLState]):
             return
         network = self.job.network
         updates = without_statistics(network, state.updates[places(state.users, known)])
-        near = ~attached("robust").outlying(updates, FAR) if self.averaging.on else slice(None)
+        near = ~attached("robust").outlying(updates, FAR_OFF) if self.averaging.on else slice(None)
         mean, largest = norms(updates[near], self._weights(known)[near])
         state.norms = {**state.norms, c: [round(mean, 6), round(largest, 6)]}
         if mean >= keys.cfl_eps1 or largest <= keys.cfl_eps2:

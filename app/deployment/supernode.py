@@ -4,18 +4,26 @@ Where Flower's SuperNode meets a TLS error it gives up, and its process stays, a
 it does where its heartbeat is refused. What starts it again (`Restart=always`) cannot see that. So
 the process ends here, when Flower has given up, or when calls have failed for a while of which the
 network is not the cause.
+
+Flower takes an app for installed if its folder is there, for good: what a full disk, a loss of
+power or a kill has left of one is removed here, so that the next message installs it anew.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
+import io
 import os
+import shutil
 import socket
 import ssl
 import sys
 import threading
 import time
+import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -42,6 +50,8 @@ STANDS_STILL = 35.0
 LOOK_SECONDS = 5.0
 """Seconds between two looks."""
 BEAT = "/v1/fleet/send-node-heartbeat"
+INSTALLS = 5.0
+"""Seconds without a change after which nobody installs into a folder any more."""
 
 
 @dataclass
@@ -80,10 +90,63 @@ class Calls:
         return now - min(last.values())
 
 
-def watch(calls: Calls, there: Callable[[], bool], folder: Path) -> None:
+@dataclass
+class Bundles:
+    """The checksums of the files of bundles that are to be installed, by the bundle's hash."""
+
+    files: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def listen(self) -> None:
+        """Hear of each bundle whose signature holds; Flower looks at it once a run."""
+        from flwr.supernode import start_client_internal as flower
+
+        plain = flower._verify_fab
+
+        def verify(fab: Any, trusted: dict[str, str]) -> bool:
+            if believed := plain(fab, trusted):
+                self.add(fab.content)
+                self.sweep()
+            return believed
+
+        flower._verify_fab = verify
+
+    def add(self, content: bytes) -> None:
+        """A bundle; Flower's own list of its files is not installed."""
+        with zipfile.ZipFile(io.BytesIO(content)) as bundle:
+            files = {each.filename: each.CRC for each in bundle.infolist() if not each.is_dir()}
+        own = {name: crc for name, crc in files.items() if not name.startswith(".info/")}
+        self.files[hashlib.sha256(content).hexdigest()] = own
+
+    def sweep(self) -> None:
+        """Remove the folders of those that are not whole, and into which nobody installs now."""
+        from flwr.common.constant import APP_DIR, FAB_HASH_TRUNCATION
+        from flwr.supercore.utils import get_flwr_home
+
+        for name, files in list(self.files.items()):
+            for folder in (get_flwr_home() / APP_DIR).glob(f"*.{name[:FAB_HASH_TRUNCATION]}"):
+                if all(checksum(folder / file) == crc for file, crc in files.items()):
+                    self.files.pop(name, None)
+                elif (
+                    time.time() - max(path.stat().st_ctime for path in (folder, *folder.rglob("*")))
+                    > INSTALLS
+                ):
+                    complain(f"SuperNode: {folder.name} is not whole: it is installed anew", 1)
+                    shutil.rmtree(folder)
+
+
+def checksum(file: Path) -> int | None:
+    """As it stands in a bundle; None if the file is not there."""
+    return zlib.crc32(file.read_bytes()) if file.is_file() else None
+
+
+def watch(
+    calls: Calls, there: Callable[[], bool], folder: Path, sweep: Callable[[], object] = int
+) -> None:
     """Look at the calls now and then; end this process when it is cut off."""
     said = ""
     while True:
+        with contextlib.suppress(OSError):  # a file that has just gone; the next look tells
+            sweep()
         silent = calls.silence()
         line = "connected" if silent < CUT_OFF / 2 else "not connected: calls fail"
         if line != said:
@@ -125,9 +188,10 @@ def run(words: list[str]) -> None:
     """Be a SuperNode, until it ends or is cut off."""
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
-    calls = Calls()
+    calls, bundles = Calls(), Bundles()
     calls.listen()
-    watching = (calls, lambda: answers(words), Path.cwd())
+    bundles.listen()
+    watching = (calls, lambda: answers(words), Path.cwd(), bundles.sweep)
     threading.Thread(target=watch, args=watching, daemon=True).start()
     sys.argv = ["flower-supernode", *words]
     flower_supernode()

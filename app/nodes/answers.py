@@ -19,12 +19,11 @@ from flwr.supercore import log
 
 from corsage.app.nodes.deployed import is_device
 from corsage.app.nodes.device import admitted, experiment_of, frozen_of, read_task
-from corsage.app.nodes.node import Node, Nodes, Order
+from corsage.app.nodes.node import Node, Nodes, Order, client_of
 from corsage.app.nodes.places import Places
 from corsage.app.nodes.reporting import describe, outward
 from corsage.app.nodes.time_limit import TimeUp, time_limit
 from corsage.app.states.state_dir import mark_key, proof_of
-from corsage.clients import client_class
 from corsage.core.errors import CheckpointError, Refused, StorageError
 from corsage.core.messages.aboard import joined, on_board
 from corsage.core.messages.asked import Takes, options_of
@@ -64,9 +63,7 @@ class Answers:
             if kind == "query":
                 return introduced(message, introduction(node), self.guard)
             for options in (task.options, *task.cohort_options):
-                options_of(
-                    options, client_class(task.algorithm, END_HEAD in task.options).takes, BELIEVING
-                )
+                options_of(options, client_of(task).takes, BELIEVING)
             limit_threads(task.train.torch_threads)
             rows = decode(content["rows"]) if "rows" in content else {}
             order = Order(task, decode(content["arrays"]), rows)
@@ -87,7 +84,7 @@ class Answers:
         task, places = order.task, self.places
         if self.guard and kind == "train" and END_HEAD in task.options:
             return failure(message, f"{self.guard} protects models, not the sums of end-heads")
-        keeps = client_class(task.algorithm, END_HEAD in task.options).personal
+        keeps = client_of(task).personal
         store = places.states(context, node, task) if keeps else None
         models = places.models(context, node, task) if kind == "evaluate" else None
         report = work(kind, order, node, store, models)

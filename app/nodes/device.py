@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord
 
-from corsage.app.nodes.node import Node, Order
+from corsage.app.nodes.node import Node, Order, client_of
 from corsage.app.results.known_models import note_model
-from corsage.clients import client_class
 from corsage.core.configuration.held_objects import is_name
 from corsage.core.configuration.known_keys import defaults
 from corsage.core.errors import ConfigError, ModelError, Refused
@@ -29,7 +28,7 @@ from corsage.core.keys import EPOCH_LIMIT, STEP_LIMIT, Keys, flatten
 from corsage.core.messages.asked import arrays_as, options_of
 from corsage.core.messages.fields import Doubt, record_of, shown
 from corsage.core.messages.limits import ZOO_WORD, Limits
-from corsage.core.messages.wire import END_HEAD, ROW_OPTION, Task, decode_task
+from corsage.core.messages.wire import ROW_OPTION, Task, decode_task
 from corsage.core.registry import ALGORITHMS
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def read_task(content: Any, limits: Limits) -> Task:
 
 def admitted(task: Task, node: Node, content: Any, limits: Limits) -> Order:
     """The order in a message for this device's users; Refused if it is not to be carried out."""
-    cls = client_class(task.algorithm, END_HEAD in task.options)
+    cls = client_of(task)
     doubt = Doubt(limits)
     options = with_row(options_of(task.options, cls.takes, doubt), task.algorithm)
     each = [options_of(one, cls.takes, doubt) for one in task.cohort_options]

@@ -13,7 +13,7 @@ import numpy as np
 from flwr.app import Context
 
 from corsage.app.nodes.deployed import WORKER_SECONDS, is_device, worker_seconds
-from corsage.app.states.state_dir import KEEP_RUNS, state_folder
+from corsage.app.states.state_dir import KEEP_RUNS, runs_to_keep, state_folder
 from corsage.clients import client_class
 from corsage.core.arrays import Arrays
 from corsage.core.cache import Cache
@@ -22,7 +22,7 @@ from corsage.core.configuration.key_groups import DataKeys
 from corsage.core.errors import ConfigError
 from corsage.core.keys import convert, flatten, names, read
 from corsage.core.messages.limits import Limits, limits_of
-from corsage.core.messages.wire import Task
+from corsage.core.messages.wire import END_HEAD, Task
 from corsage.core.registry import attached
 from corsage.datasets.dealing.federated import on_device, simulated, source_marks
 from corsage.datasets.shared_keys import CsvKeys, TableKeys
@@ -30,6 +30,7 @@ from corsage.datasets.user_data import FederatedData
 
 if TYPE_CHECKING:
     from corsage.app.nodes.own import Own
+    from corsage.clients.base import Client
     from corsage.core.tables.column_facts import TableFacts
     from corsage.core.tables.preparation import Preparation
     from corsage.networks.own_training import OwnTraining
@@ -288,10 +289,8 @@ def own_words(node_config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def runs_to_keep(value: Any) -> int:
-    """The number of runs whose states stay; at least that of the one that is going on."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(
-            f"node config: keep-runs={value!r:.40}: must be a whole number from 1 on."
-        )
-    return value
+def client_of(task: Task) -> type[Client[Any]]:
+    """The client that answers a task: that of the algorithm, or of heads at its end."""
+    if END_HEAD in task.options:
+        return attached("heads at home").EndHeadsClient  # type: ignore[no-any-return]
+    return client_class(task.algorithm)

@@ -13,25 +13,26 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from logging import WARNING
 from typing import Any
 
 import numpy as np
+from flwr.supercore import log
 from numpy.typing import NDArray
 
 from corsage.app.nodes.delivery import ModelDelivery, delivers
-from corsage.app.nodes.node import Node, Order
+from corsage.app.nodes.node import Node, Order, client_of
 from corsage.app.nodes.reporting import Numbers, Report
 from corsage.app.states.pieces import ModelShelf
 from corsage.app.states.shelf import Kept
 from corsage.app.states.store import PersonalStore
-from corsage.clients import client_class
 from corsage.clients.base import Client, Got, Sent
 from corsage.core.arrays import Array, Arrays, Bools
 from corsage.core.cache import Names
 from corsage.core.errors import CheckpointError, Refused, StateLost, StorageError
 from corsage.core.finite_pieces import ExactSum, finite_rows
 from corsage.core.messages.introduction import other_frozen
-from corsage.core.messages.wire import COHORT_MEMBERS, END_HEAD, ROWS_BY_USER
+from corsage.core.messages.wire import COHORT_MEMBERS, ROWS_BY_USER
 from corsage.core.registry import attached
 from corsage.networks.local_training import network_on_its_path
 from corsage.networks.network import NETWORK_LOCK
@@ -96,7 +97,7 @@ class Worker:
         self.sums: dict[str, tuple[ExactSum, np.dtype[Any]]] = {}  # and of what type the rows are
         self.weights: list[float] = []
         self.rows_sent: dict[str, list[Array]] = {}  # of each group, put together at the end
-        self.cls = client_class(task.algorithm, END_HEAD in task.options)
+        self.cls = client_of(task)
         device = node.device or task.train.device
         facts = task.shape, task.num_classes, task.seed, device
         self.network = network_on_its_path(task.model, *facts)
@@ -230,6 +231,7 @@ class Worker:
         for name, cause in self.store.save(task.round, states).items():
             good[places[name]] = False
             self.report.failed[name] = f"keep: {cause}"
+            log(WARNING, "user %s: its state cannot be kept in state-dir: %s", name, cause)
         self.report.kept = True
 
     def add(self, group: list[int], good: Bools, sent: Sent) -> None:

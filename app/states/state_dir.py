@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 from corsage.app.states.state_files import EXPERIMENT_FILE, is_ours, is_state, remove_states
 from corsage.core.errors import ConfigError
@@ -171,3 +172,12 @@ def secret_of(folder: Path) -> bytes:
         temporary.replace(path)
     temporary.unlink(missing_ok=True)
     return path.read_bytes()
+
+
+def runs_to_keep(value: Any) -> int:
+    """The number of runs whose states stay; at least that of the one that is going on."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(
+            f"node config: keep-runs={value!r:.40}: must be a whole number from 1 on."
+        )
+    return value

@@ -35,10 +35,10 @@ SCORE_HEATS = (1.0, 1.5, 2.2, 3.3, 5.0, 7.0, 10.0, 15.0)
 KAPPAS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0)
 COOLER = (0.1, 0.2, 0.35, 0.6, 1.0)
 """Factors of the discriminants of `gauss`: features of a network are no Gaussians."""
-COUNTS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1e3, 1e6)
+PSEUDO_COUNTS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1e3, 1e6)
 ALL_USERS = 1e12
 """A class's mean is all users'."""
-RARE = 1e-3
+OF_NOBODY = 1e-3
 """What classes have of all users' frequencies beyond those counted: one that nobody has, too."""
 ROUNDING = 1e-6
 """A class of which no more is left than that is nobody else's: sums come in single precision."""
@@ -59,9 +59,9 @@ def grid(head: str, numbers: bool, one_head: bool) -> list[Strength]:
         heats = (1.0,) if numbers else SCORE_HEATS
         return [Strength(*some) for some in product(RIDGES, GAMMAS, heats)]
     if head == PRIOR_HEAD and one_head:
-        return [Strength(weight=count) for count in COUNTS]
+        return [Strength(weight=count) for count in PSEUDO_COUNTS]
     pulls = KAPPAS if head == GAUSS_HEAD else (ALL_USERS,)
-    return [Strength(*some) for some in product(RIDGES, pulls, COOLER, COUNTS)]
+    return [Strength(*some) for some in product(RIDGES, pulls, COOLER, PSEUDO_COUNTS)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +116,7 @@ class Means:
         """Frequencies g (C,) and means m (C, d-1)."""
         g, middle = self.first[:, -1].clamp_min(0), self.second[-1, :-1]
         m = torch.where(g[:, None] > 0, self.first[:, :-1] / g.clamp_min(1e-30)[:, None], middle)
-        return (g + RARE / len(g)) / (1 + RARE), m
+        return (g + OF_NOBODY / len(g)) / (1 + OF_NOBODY), m
 
     @cached_property
     def spectrum(self) -> tuple[Tensor, Tensor]:
@@ -185,7 +185,7 @@ def votes(name: str, own: Own, means: Means, numbers: bool) -> Tensor:
         return _of_exact(own, means, numbers)
     left = own.y.sum(0) - own.y  # each record's own class has one less
     if name == PRIOR_HEAD and own.logits is not None:
-        scores = [own.logits + told(left, means.classes[0], count) for count in COUNTS]
+        scores = [own.logits + told(left, means.classes[0], count) for count in PSEUDO_COUNTS]
         return judged(torch.stack(scores), own.labels)
     return _of_gauss(own, means, left, KAPPAS if name == GAUSS_HEAD else (ALL_USERS,))
 
@@ -210,7 +210,7 @@ def _of_gauss(own: Own, means: Means, left: Tensor, pulls: tuple[float, ...]) ->
     """
     (g, m), z, mine, found = means.classes, own.z[:, :-1], own.y.bool(), []
     x, cooler = own.y.t() @ z, own.z.new_tensor(COOLER)[:, None, None, None]
-    frequent = torch.stack([told(left, g, count) + g.log() for count in COUNTS])
+    frequent = torch.stack([told(left, g, count) + g.log() for count in PSEUDO_COUNTS])
     for delta in RIDGES:
         precision = means.precision(delta)
         zv, xv, mv = (part @ precision for part in (z, x, m))

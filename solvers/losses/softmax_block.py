@@ -24,7 +24,7 @@ MOST_CURVED = 0.5
 """The largest curvature in a sample's scores."""
 MOST_WITH_MATRICES = 600
 """Numbers of a user's model, along the axes of its rows, up to which systems are solved at once."""
-LOOSE, TIGHT, MOST_PRODUCTS = 0.1, 1e-3, 500
+LOOSE, CLOSE_ENOUGH, MOST_PRODUCTS = 0.1, 1e-3, 500
 """What conjugate gradients may leave of a gradient: at first, and near the end; when they stop."""
 
 
@@ -201,7 +201,7 @@ class SoftmaxBlock:
                 return back(scores, at).flatten(1) + damping[:, None] * p
 
             left = (lengths(right) / force.clamp(min=torch.finfo(right.dtype).tiny)).sqrt()
-            return conjugate_gradients(product, right, left.clamp(TIGHT, LOOSE))
+            return conjugate_gradients(product, right, left.clamp(CLOSE_ENOUGH, LOOSE))
 
         force = self._force(unit) + lengths((unit * pull).flatten(1))
         functions = Functions(gradient, solve, torch.ones_like(force), force, coercive=held)

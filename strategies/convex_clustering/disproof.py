@@ -34,7 +34,7 @@ BEYOND_SQUARES = "its numbers are too large to be squared"
 WRONG_HESSIAN = "its Hessian is not between 0 and its own bound"
 CONTRARY = "its values and slopes contradict each other"
 LOW = "its minimum is above values that it gave"
-FAR = "its step is longer than its own slope allows"
+TOO_LONG = "its step is longer than its own slope allows"
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,9 @@ class Disproof:
         """x = argmin f + kappa/2 |x - p|^2."""
         if self.slope is not None and fold is None:
             reach = np.linalg.norm(p, axis=1) * kappa + self.slope[rows]
-            self.blame(rows, np.linalg.norm(x, axis=1) * kappa > (1 + self.rounding) * reach, FAR)
+            self.blame(
+                rows, np.linalg.norm(x, axis=1) * kappa > (1 + self.rounding) * reach, TOO_LONG
+            )
         pulled = np.where(kappa > 0, kappa, np.nan)[:, None]
         self.hear(rows, Points.one(x, g=pulled * (p - x)), fold)
 

@@ -21,6 +21,7 @@ from corsage.core.keys import Keys, key
 from corsage.core.messages.encoding import encode
 from corsage.core.messages.replies import Replies
 from corsage.core.seeding import generator
+from corsage.solvers.convex_clustering.batched import MOST_WITH_HESSIANS
 from corsage.solvers.convex_clustering.reading import (
     candidate,
     in_order,
@@ -66,11 +67,15 @@ class LocalClustersKeys(Keys):
 
 @dataclass
 class LocalClustersState:
-    """The users, one model each, the same for all of a cluster (N, d), and their clusters."""
+    """The users, one model each, the same for all of a cluster (N, d), and their clusters.
+
+    `disproved` has who is left out for the rest of the run, and why: a resumed run says it, too.
+    """
 
     users: list[str]
     models: Floats
     labels: list[int] = field(default_factory=list)
+    disproved: dict[str, str] = field(default_factory=dict)
 
 
 class LocalClusters(Strategy[LocalClustersKeys, LocalClustersState]):
@@ -97,6 +102,12 @@ class LocalClusters(Strategy[LocalClustersKeys, LocalClustersState]):
         users = self.members.users
         return LocalClustersState(users, np.zeros((len(users), network.whole.stop)))
 
+    def opening(self) -> Script[None]:
+        """A resumed run goes on without those whom it had left out for good."""
+        self.questions.disproof.faults |= self.state.disproved
+        self.members.left_out |= self.state.disproved.keys()
+        yield from ()
+
     def round(self, number: int) -> Script[Replies]:
         """One round is all, and needs an answer of everybody."""
         return (yield from self.questions.without_silent(self._clustered))
@@ -109,12 +120,15 @@ class LocalClusters(Strategy[LocalClustersKeys, LocalClustersState]):
         replies, local = yield from self.local_models()
         labels = self.clusters(local)
 
-        def refit(users: RemoteUsers) -> tuple[Floats, int]:
-            return refitted_models(users.losses_without(None), labels, local)
-
         users, d = self.state.users, local.shape[1]
+        large = d > MOST_WITH_HESSIANS and self.job.loss == "cross-entropy"
+
+        def refit(users: RemoteUsers) -> tuple[Floats, int]:
+            return refitted_models(users.losses_without(None), labels, local, by_slopes=large)
+
         models, _ = yield from self.questions.about_losses(users, d, refit)
-        self.state = LocalClustersState(users, models, labels.tolist())
+        faults = dict(self.questions.disproof.faults)
+        self.state = LocalClustersState(users, models, labels.tolist(), faults)
         return replies
 
     def finished(self) -> bool:

@@ -60,7 +60,7 @@ AT_BOUND = (
     "the family's shape grows without bound: counts scatter no more than loss=poisson says, which "
     "is the same model with one number less"
 )
-MOST_WORK = 2e9
+LONGEST = 2e9
 """Nanoseconds that users may work in an exchange unless they are asked to, about."""
 MOST_TRIED = 15
 """Looks after which a shape is given up that is still worse than another one."""
@@ -139,7 +139,7 @@ class Likelihood:
         rows = sum(self.job.members.everybody[user].train for user in users)
         m = min(d + r * (r + 1) // 2, MOST_LIKELY)
         each, places = 0.4 * d**2 * functions_of(r), max(NODES if r == 1 else 0, 3)
-        return rows * (100 * places + each) + 40 * len(users) * m**2 * max(places, r**2) > MOST_WORK
+        return rows * (100 * places + each) + 40 * len(users) * m**2 * max(places, r**2) > LONGEST
 
     @property
     def nodes(self) -> int:

@@ -137,6 +137,7 @@ def test_a_command_has_the_same_answer(tmp_path: Path, capsys: pytest.CaptureFix
         (["nofile.csv", "user=a", "label=b"], "nofile.csv: no such file"),
         (["user=a", "label=b"], "fit: name a file"),
         (["t.csv", "user=shop"], "fit: label=COLUMN is missing"),
+        (["t.csv", "--user=shop", "--label=sale"], "no column 'sale' in the header"),
         (["t.csv", "u.csv", "user=a", "label=b"], "fit: one file"),
     ],
 )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
+import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +17,9 @@ from torch import Tensor, nn
 import corsage
 from corsage.app.engines import simulate
 from corsage.app.inference.export import content
+from corsage.app.results.header import Header
 from corsage.app.results.row import NoModel
+from corsage.app.results.rowfile import RowFile, encoded, joined
 from corsage.app.results.user_model import UserModel
 from corsage.app.run.resuming import read_config
 from corsage.clients.base import Models
@@ -284,3 +289,27 @@ def test_a_score_of_another_prediction_than_the_models_is_refused() -> None:
         class Own(FedAvgClient[NoKeys]):
             def outputs(self, models: Models, data: Examples) -> Tensor:
                 return super().outputs(models, data) * 2
+
+
+HEAD = Header("fedrep", "fedrep", 1, ("a", "b"), True, 1, {"model": "linear"}, (3,), 2, 0)
+PIECE = RowFile(encoded(HEAD, {"users/w": np.ones((2, 100_000), np.float32)}))
+
+
+def test_room_is_there_before_it_is_written_to(tmp_path: Path) -> None:
+    target = tmp_path / "models" / "fedrep"
+    joined(HEAD, [PIECE], target)
+    info = target.stat()
+    assert RowFile(target).row("users/w", 1).sum() == 100_000
+    assert info.st_blocks * 512 >= info.st_size > 800_000
+
+
+def test_a_full_disk_is_an_error_and_not_the_end_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*fedrep'"):
+        joined(HEAD, [PIECE], tmp_path / "fedrep")
+    assert not list(tmp_path.iterdir())

@@ -59,7 +59,7 @@ def test_what_breaks_the_contract_is_named(case: str, monkeypatch: pytest.Monkey
         def respond(self, got: Got) -> Sent:
             return change(super().respond(got), len(self.users))
 
-    monkeypatch.setattr(corsage.app.nodes.work, "client_class", lambda name: Bad)
+    monkeypatch.setattr(corsage.app.nodes.work, "client_of", lambda task: Bad)
     with pytest.raises(RoundFailed, match=why):
         federate("fedavg", 3)
 
@@ -69,7 +69,7 @@ def test_an_evaluation_has_one_number_a_user(monkeypatch: pytest.MonkeyPatch) ->
         def judge(self, got: Got) -> Any:
             return {name: np.stack([v, v], 1) for name, v in super().judge(got).items()}
 
-    monkeypatch.setattr(corsage.app.nodes.work, "client_class", lambda name: Bad)
+    monkeypatch.setattr(corsage.app.nodes.work, "client_of", lambda task: Bad)
     with pytest.raises(RoundFailed, match="wrong shape: metric correct is"):
         federate("fedavg", 3)
 

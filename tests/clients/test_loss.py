@@ -132,7 +132,7 @@ def test_models_heads_and_bodies_under_a_pull(own: Any) -> None:
 def test_a_federation_trains_on_it(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """FedRep with a loss of the client's own, through messages, nodes and an evaluation."""
     cls = with_loss(FedRepClient, own)
-    monkeypatch.setattr("corsage.app.nodes.work.client_class", lambda name: cls)
+    monkeypatch.setattr("corsage.app.nodes.work.client_of", lambda task: cls)
     strategy, result, notes = federate("fedrep", nodes=3, **KEYS)
     data, (body, head) = users_data(), np.split(flat(fresh()), [BODY.stop])
     heads = dict.fromkeys(data.users, head)

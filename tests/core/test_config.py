@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import tomllib
 from collections.abc import Callable
+from fractions import Fraction
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import corsage
+from corsage.app.command import run
 from corsage.clients import client_class
 from corsage.core.configuration.catalogue import catalogue, titled
 from corsage.core.configuration.command_line import read_words
@@ -17,7 +22,10 @@ from corsage.core.configuration.known_keys import defaults
 from corsage.core.errors import ConfigError
 from corsage.core.keys import flatten
 from corsage.core.registry import ALGORITHMS, DATASETS, Algorithm, data_keys
+from corsage.core.seeding import drawn_count, generator, torch_seed
+from corsage.core.version import TESTED, VERSION, untested, warn_if_untested
 from corsage.strategies import strategy_class
+from tests.support.federations import federate
 
 
 def test_no_key_is_declared_twice() -> None:
@@ -142,3 +150,57 @@ def test_a_class_that_is_not_in_its_file_is_named(
     monkeypatch.setitem(ALGORITHMS, "ditto", Algorithm("Dito"))
     with pytest.raises(ConfigError, match=r"strategy=ditto: no class Dito(Client)? in .*ditto\.py"):
         load.__wrapped__("ditto")  # type: ignore[attr-defined]
+
+
+PROJECT = tomllib.loads((Path(corsage.__file__).parent / "pyproject.toml").read_text())["project"]
+
+
+@pytest.fixture
+def newer(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A Flower that nobody has seen yet."""
+    monkeypatch.setattr(metadata, "version", {"flwr": "1.999.0"}.__getitem__)
+    return f"Flower 1.999.0 was not tested with Corsage {VERSION}"
+
+
+def test_the_project_says_the_same() -> None:
+    assert PROJECT["version"] == VERSION
+    assert f"flwr[simulation]>={TESTED[0]}" in PROJECT["dependencies"]  # and no upper bound
+
+
+@pytest.mark.parametrize(
+    ("found", "known"), [("1.41.0", True), ("1.42.3", True), ("1.4.1", False), ("1.43.0", False)]
+)
+def test_the_third_number_does_not_matter(
+    found: str, known: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(metadata, "version", {"flwr": found}.__getitem__)
+    warn_if_untested()
+    assert (untested() == "") == (capsys.readouterr().err == "") == known
+
+
+def test_a_run_says_it_once(newer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["strategy=fedavg,local", "num-rounds=2", "num-users=4", f"run-dir={tmp_path}"]
+    assert run(words, "") == 0
+    assert [newer in line for line in capsys.readouterr().err.splitlines()].count(True) == 1
+
+
+@pytest.mark.parametrize("n", [1, 7, 50, 100, 150, 1000, 3550])
+def test_a_share_of_users_is_rounded_down_as_it_is_written(n: int) -> None:
+    """.29 of 100 were 28."""
+    for hundredths in range(101):
+        exact = int(Fraction(hundredths, 100) * n)
+        assert drawn_count(hundredths / 100, n) == max(exact, 1)
+
+
+def test_a_round_has_that_many_users() -> None:
+    strategy, _, _ = federate("local", num_rounds=1, num_users=100, fraction_train=0.29)
+    assert len(strategy.progress.trained) == 29
+
+
+def test_each_word_counts_in_its_place() -> None:
+    """Two users' batches of a round are others, and so are those of the round 11 and 1, 1."""
+    words: list[tuple[str | int, ...]] = [("a",), ("a", 1), ("a", 1, "u"), ("a", 1, "v")]
+    words += [("a", 2, "u"), ("b", 1, "u"), ("a", "1u"), ("a", 11), ("a", 1, 1), ("u", 1, "a")]
+    drawn = [generator(seed, *own).random() for seed in (0, 1) for own in words]
+    assert len({*drawn, *(torch_seed(0, *own) for own in words)}) == 3 * len(words)
+    assert generator(0, "a", 1).random() == generator(0, "a", "1").random()

@@ -28,6 +28,7 @@ from corsage.app.report.people import ranks
 from corsage.core.configuration.config import Config
 from corsage.core.distribution import spread, worst_share
 from corsage.core.measures import ACCURACY, RMSE, Measure, four_digits, measure_of
+from corsage.core.messages.schema import capped
 from corsage.datasets.dealing.federated import simulated
 from corsage.datasets.user_data import UserData
 from corsage.strategies.rounds.base import Strategy
@@ -121,7 +122,7 @@ def rmse_run(names: tuple[str, ...] = ("worse", "better")) -> tuple[list[Any], l
 
 
 def bold(table: Any) -> list[str]:
-    return [str(cell) for column in table.columns for cell in column.cells if cell.spans]
+    return [str(cell) for column in table.columns for cell in column.cells if cell.style == "bold"]
 
 
 def printed(thing: Any, width: int = 100) -> str:
@@ -353,3 +354,42 @@ def test_a_comparison_on_numbers_from_the_command_line(
     assert few["rmse"]["mean"] > many["rmse"]["mean"] == results[2]["rmse"]["mean"]
     assert run([*words, "loss=cross-entropy"], "") == 2
     assert "loss=cross-entropy: is for classes, the labels are numbers" in capsys.readouterr().err
+
+
+COUNTS = st.lists(st.integers(1, 10**9), min_size=1, max_size=30)
+
+
+@pytest.mark.parametrize(
+    ("weights", "most", "wanted"),
+    [
+        ([90, 10], 0.5, [10, 10]),
+        ([90, 10, 10], 0.4, [40 / 3, 10, 10]),
+        ([90, 80, 10, 10], 0.3, [15, 15, 10, 10]),
+        ([10**9, 1, 1, 1], 0.25, [1, 1, 1, 1]),
+        ([10**9, 1, 1, 1], 0.01, [1, 1, 1, 1]),
+        ([5], 0.5, [5]),
+        ([10, 0, 90], 0.1, [10, 0, 10]),
+    ],
+)
+def test_the_largest_are_cut(weights: list[float], most: float, wanted: list[float]) -> None:
+    assert capped(np.array(weights, float), most).tolist() == pytest.approx(wanted)
+
+
+@given(COUNTS, st.floats(0.01, 1.0))
+def test_shares(counts: list[int], most: float) -> None:
+    """Nobody has more than the share, nobody gets more than it had, and the order stays."""
+    weights = np.array(counts, float)
+    found = capped(weights, most)
+    share = max(most, 1 / len(counts))
+    assert found.max() <= share * found.sum() * (1 + 1e-9)
+    assert (found <= weights).all() and (found > 0).all()
+    assert (np.diff(found[np.argsort(weights, kind="stable")]) >= 0).all()
+
+
+@given(COUNTS)
+def test_what_is_within_its_share_stays_as_it_is(counts: list[int]) -> None:
+    """And equal users always are."""
+    weights = np.array(counts, float)
+    assert capped(weights, 1.0) is weights
+    same = np.ones(len(counts))
+    assert capped(same, 0.01) is same

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from corsage.app.nodes import reporting
+from corsage.app.nodes import reporting, work
 from corsage.benchmarks.device.messages import honest
 from corsage.benchmarks.device.target import Target
 from corsage.core.errors import DataError
@@ -74,6 +75,26 @@ def test_a_folder_of_states_that_is_gone_is_made_again(target: Target) -> None:
         shutil.rmtree(target.state)
         assert not target.ask(honest("fedrep", kind).message()).has_error()
         assert target.state.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_full_disk_is_said_in_the_devices_own_log(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And to the server; what was there before stays, and it goes on when there is room."""
+    lines: list[str] = []
+    monkeypatch.setattr(work, "log", lambda level, text, *own: lines.append(text % own))
+
+    def full(*_: Any) -> None:
+        raise OSError(28, os.strerror(28))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        reply = target.ask(honest("fedrep", "train").message())
+    assert reply.error.reason == "keep: No space left on device"
+    why = "its state cannot be kept in state-dir: No space left on device"
+    assert lines == [f"user {user}: {why}" for user in ("ann", "bob")]
+    assert not list(target.state.rglob("*.safetensors"))
+    assert not target.ask(honest("fedrep", "train").message()).has_error()
 
 
 def test_the_log_of_a_device_is_no_terminal_of_a_server(

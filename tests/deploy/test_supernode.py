@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from flwr.supercore.fab import Fab
 
 from corsage.app.deployment import supernode
-from corsage.app.deployment.supernode import BEAT, Calls, answers, watch
+from corsage.app.deployment.supernode import BEAT, Bundles, Calls, answers, watch
 
 GIVES_UP = """
 import sys, threading, time, types
@@ -96,3 +101,33 @@ def test_calls_are_heard(
         assert one.get(f"https://a{path}").status_code == 503
         assert set(calls.last.values()) == {0.0}
     assert not answers(["--superlink", "localhost:1", "--root-certificates", "/absent"])
+
+
+def test_what_is_left_of_an_installation_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By Flower itself it would be the app, for good; one that goes on, or is whole, stays."""
+    from flwr.supernode import start_client_internal as flower
+
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    monkeypatch.setattr(flower, "_verify_fab", lambda fab, trusted: fab.content in trusted)
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as bundle:
+        for name in ("pyproject.toml", "networks/one.py", ".info/CONTENT"):
+            bundle.writestr(name, name)
+    fab = Fab("", archive.getvalue(), {})
+    folder = tmp_path / "apps" / f"a.b.1.{hashlib.sha256(fab.content).hexdigest()[:8]}"
+    (folder / "networks").mkdir(parents=True)
+    (folder / "pyproject.toml").write_text("pypro")  # the disk was full
+    bundles = Bundles()
+    bundles.listen()
+    assert not flower._verify_fab(fab, {}) and not bundles.files
+    believed: dict[Any, str] = {fab.content: ""}
+    assert flower._verify_fab(fab, believed) and folder.exists()
+    monkeypatch.setattr(supernode, "INSTALLS", -1.0)
+    bundles.sweep()
+    assert not folder.exists() and "is not whole" in capsys.readouterr().err
+    with zipfile.ZipFile(archive) as bundle:
+        bundle.extractall(folder)
+    bundles.sweep()
+    assert folder.exists() and not bundles.files and not capsys.readouterr().err

@@ -159,7 +159,7 @@ def test_who_lost_its_state_may_say_so_in_an_evaluation(monkeypatch: pytest.Monk
                 raise StateLost("5", "restore", "it is gone")
             return super().models(got)
 
-    monkeypatch.setattr(corsage.app.nodes.work, "client_class", lambda name: Loses)
+    monkeypatch.setattr(corsage.app.nodes.work, "client_of", lambda task: Loses)
     _, result, notes = federate("fedavg", 3)
     assert any("user 5 is dropped: restore: it is gone" in note for note in notes.notes)
     assert result.json()[0]["users"] == 11
@@ -170,7 +170,7 @@ def test_each_user_of_a_node_fails_by_its_own_name(monkeypatch: pytest.MonkeyPat
         def train(self, got: Got, data: Examples) -> Sent:
             raise UserError(self.users[0], "train", f"boom {self.users[0]}")
 
-    monkeypatch.setattr(corsage.app.nodes.work, "client_class", lambda name: Fails)
+    monkeypatch.setattr(corsage.app.nodes.work, "client_of", lambda task: Fails)
     with pytest.raises(RoundFailed, match="user 0 is dropped: train: boom 0; user 1 is dropped"):
         federate("fedavg", 3, fraction_train=1.0)
 
@@ -188,6 +188,22 @@ def test_a_reply_of_an_earlier_exchange_is_none() -> None:
     _, result, notes = federate(
         "fedavg", grid=Hostile(only("train", replay)), fraction_train=1.0, num_rounds=2
     )
+    assert result.json()[0]["dropped"] == {"3": 1}
+    assert "user 3 is dropped: malformed reply: it answers another exchange" in notes.notes
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_nor_is_one_of_another_run_of_the_experiment(kind: str) -> None:
+    held: list[RecordDict] = []
+
+    def replay(content: RecordDict) -> None:
+        content.clear()
+        content.update(held.pop())
+
+    keys = {"fraction_train": 1.0, "num_rounds": 1}
+    hold = only(kind, lambda content: held.append(RecordDict(dict(content))))
+    federate("fedavg", grid=Hostile(hold), **keys)
+    _, result, notes = federate("fedavg", grid=Hostile(only(kind, replay)), **keys)
     assert result.json()[0]["dropped"] == {"3": 1}
     assert "user 3 is dropped: malformed reply: it answers another exchange" in notes.notes
 

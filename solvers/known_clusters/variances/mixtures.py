@@ -17,6 +17,7 @@ import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.solvers.known_clusters.blocks import Sums
+from corsage.solvers.known_clusters.likelihood import noiseless
 from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, FULL
 
 MOST_RISES = 60
@@ -24,7 +25,7 @@ ENOUGH = 1e-3
 """A step that raises the bound, a log likelihood, by less is the last."""
 WITHIN = 0.3
 """The deviations within groups at the start, as a share of those around one centre."""
-SURE = 0.9
+FIRST_MEMBERSHIP = 0.9
 """The membership in a group of who begins in it."""
 NEARLY_NONE = 1e-300
 
@@ -120,13 +121,14 @@ def steps(
     n, k = len(labels), int(labels.max()) + 1
     root = WITHIN * one.root
     told = Told.of(users, root)
-    member = np.full((n, k), (1 - SURE) / max(k - 1, 1))
-    member[np.arange(n), labels] = SURE if k > 1 else 1.0
+    member = np.full((n, k), (1 - FIRST_MEMBERSHIP) / max(k - 1, 1))
+    member[np.arange(n), labels] = FIRST_MEMBERSHIP if k > 1 else 1.0
     now, before = centred(told, member, one, root, records), -np.inf
+    whole = float(users.yy.sum())
     for _ in range(MOST_RISES):
         yield now
-        if now.bound - before < ENOUGH:
-            return
+        if now.bound - before < ENOUGH or noiseless(now.sigma2 * records, whole, whole):
+            return  # in groups without noise the bound has no top
         before = now.bound
         now = replace(now, root=around(users, told, now, member, kind))
         told = Told.of(users, now.root)

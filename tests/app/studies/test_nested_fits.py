@@ -51,12 +51,29 @@ def test_nested_runs_are_told_apart_as_by_lme4(
     both = folders(tmp_path, sleepstudy(tmp_path), "intercept", "intercept,x0")
     compare([*both[::-1], "--json", str(tmp_path / "compared.json")])
     said = " ".join(capsys.readouterr().out.split())
-    assert "mixed-random=intercept in mixed-random=intercept,x0: chi2 42.84, df 2" in said
+    assert "mixed-random=intercept in mixed-random=intercept,x0: chi2 42.84, df 2" in said, said
     (one,) = json.loads((tmp_path / "compared.json").read_text())["likelihood_ratios"]
     assert one["chi2"] == pytest.approx(42.8369, abs=1e-3)
     assert one["p"] == pytest.approx((chi2.sf(42.8369, 1) + chi2.sf(42.8369, 2)) / 2, rel=1e-2)
     assert one["aic"] == pytest.approx([1794.465, 1755.628], abs=2e-3)
     assert one["bic"] == pytest.approx([1807.237, 1774.786], abs=2e-3)
+
+
+def test_what_was_fitted_to_all_rows_is_not_called_best(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its scores are of rows that it has seen: what fits more is ahead of what is true."""
+    with np.load(sleepstudy(tmp_path)) as file:
+        own = ~file["test"]
+        np.savez(tmp_path / "all.npz", **{key: file[key][own] for key in ("x", "y", "user")})
+    held = folders(tmp_path, tmp_path / "all.npz", "intercept", "intercept,x0")
+    compare(held)
+    assert "on the users' test data" in " ".join(capsys.readouterr().out.split())
+    names, zero = ("intercept", "intercept,x0"), {"test-fraction": "0"}
+    compare(folders(tmp_path, tmp_path / "all.npz", *names, **zero))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Nothing was held out" in said and "chi2 42.84" in said
+    assert "Best:" not in said and "test data" not in said
 
 
 def test_no_test_of_what_is_not_nested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from corsage.app.run.checkpoint import write_checkpoint
 from corsage.clients.base import Got, Sent
 from corsage.clients.convex_clustering.convex_clustering import ConvexClusteringClient
 from corsage.core.arrays import Array
@@ -18,6 +20,7 @@ from corsage.strategies.convex_clustering.convex_clustering import ConvexCluster
 from corsage.strategies.convex_clustering.local_clusters import LocalClusters
 from corsage.strategies.rounds.state import restored, stored
 from tests.support.federations import federate
+from tests.support.resuming import IDENTITY, Resume
 
 Lie = Callable[[str, Array], Array]
 RNG = np.random.default_rng(0)
@@ -153,3 +156,18 @@ def test_float32_has_a_certificate_and_nobody_is_named() -> None:
     assert isinstance(strategy, ConvexClustering) and not strategy.state.disproved
     assert strategy.state.certificate is not None
     assert not any("dropped" in note for note in notes.notes)
+
+
+def test_a_resumed_run_knows_who_is_left_out_of_its_clusters(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It stopped after its only round, before the last evaluation."""
+    keys = {name: KEYS[name] for name in KEYS if not name.startswith("convex")}
+    keys = {**keys, "num_rounds": 1, "users_per_cluster": 4}
+    with lying(LIES["huge"], monkeypatch):
+        whole, wanted, _ = federate("local-clusters", **keys)
+    path = tmp_path / "checkpoint"
+    write_checkpoint(path, whole.parts, IDENTITY)
+    again, found, _ = federate("local-clusters", callbacks=[Resume(path, 1)], **keys)
+    assert again.findings() == whole.findings() and "user 3" in str(again.findings())
+    assert found.json()[0]["per_user"] == wanted.json()[0]["per_user"]

@@ -30,7 +30,6 @@ NONE = ConfigRecord()
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer lambda along a path: what is asked about one is asked about all."""
     monkeypatch.setattr(selection, "MODELS_GRID", 8)
-    monkeypatch.setattr(selection, "COARSE", 5)
 
 
 def test_a_run_that_is_left_while_mathematics_waits_leaves_no_thread() -> None:

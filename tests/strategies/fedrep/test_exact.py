@@ -18,7 +18,7 @@ from corsage.core.messages.replies import Replies
 from corsage.core.robust import outlying
 from corsage.networks.batches import Examples
 from corsage.networks.exact import exact_heads
-from corsage.networks.exact.projection import probes, spread
+from corsage.networks.exact.projection import components, probes, sketched, spread
 from corsage.networks.user_scores import all_features
 from corsage.solvers.known_clusters.variances.shared_rows import Rows, fit, possible
 from corsage.strategies.fedrep.exact_sums import ONE_HOT
@@ -245,6 +245,35 @@ def test_without_a_liar_nobody_is_set_aside_and_means_are_the_plain_ones() -> No
     assert aside == [users[3]]
     rest = np.delete(rows, 3, 0).mean(0)
     np.testing.assert_allclose(found["mean"], rest, rtol=1e-5, atol=1e-6)
+
+
+def inputs(rank: int, p: int = 60) -> np.ndarray:
+    """Rows that vary in so many directions, around a mean."""
+    rng = np.random.default_rng(0)
+    return (
+        rng.normal(size=(300, rank)) * np.geomspace(1, 0.1, rank) @ rng.normal(size=(rank, p)) + 2.0
+    )
+
+
+@pytest.mark.parametrize(("rank", "wanted"), [(12, 12), (60, 50)])
+def test_a_sketch_has_the_components(rank: int, wanted: int) -> None:
+    """Exact where the inputs vary in fewer directions than it has columns, or it has them all."""
+    x = inputs(rank)
+    mean, p = x.mean(0), x.shape[1]
+    assert sketched(12, p) == 32 and sketched(50, p) == 60
+    variance, directions = components(mean, x.T @ (x @ probes(p, wanted)) / len(x), wanted)
+    values, vectors = np.linalg.eigh(np.cov(x.T, bias=True))
+    values, vectors = values[::-1][:wanted], vectors[:, ::-1][:, :wanted]
+    assert np.allclose(variance, values, rtol=1e-3, atol=1e-4 * values[0])
+    leading = slice(0, 5)
+    assert np.allclose(np.abs(np.sum(directions * vectors, 0))[leading], 1, atol=1e-4)
+
+
+def test_inputs_that_do_not_vary_are_refused() -> None:
+    mean = np.ones(8)
+    sketch = np.outer(mean, mean) @ probes(8, 4)
+    with pytest.raises(ModelError, match="do not vary"):
+        components(mean, 0 * sketch + np.outer(mean, mean @ probes(8, 4)), 4)
 
 
 def test_a_user_of_one_class_among_users_of_all_is_not_set_aside() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import cvxpy as cp
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from corsage.core.errors import ConfigError
 from corsage.core.messages.encoding import decode
 from corsage.datasets.dealing.federated import simulated
 from corsage.solvers.convex_clustering.exact.edges import Edges
@@ -29,6 +31,7 @@ from tests.support.reference import (
     user_batches,
     users_data,
 )
+from tests.test_floors import ROOT, imported
 
 
 def one_round(
@@ -199,3 +202,64 @@ def features_of(strategy: Strategy[Any, Any], user: str) -> tuple[np.ndarray, np
     network.set(network.whole, network.initial)
     with torch.no_grad():
         return network.features(x).numpy().astype(np.float64), y.numpy()
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "down"), [("fedrep-convex", CONVEX, 2), ("fedrep-known", KNOWN, 2)]
+)
+def test_bytes_are_a_body_and_heads(name: str, keys: dict[str, Any], down: int) -> None:
+    _, result, _ = federate(name, nodes=3, **keys)
+    body, turns = 64 * 16 + 16, 4 * 6
+    assert result.json()[0]["bytes_up"] == 4 * turns * (body + HEAD)
+    assert result.json()[0]["bytes_down"] == 4 * turns * (body + down * HEAD + 1)
+
+
+def test_what_cannot_work_is_refused_in_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"users 0, 1, .* in no known cluster: set cluster-col"):
+        federate("fedrep-known", **{**KNOWN, "cluster_map": ""})
+    for name, key in (("fedrep-convex", "rho"), ("fedrep-known", "gamma")):
+        why = rf"is 5, SGD diverges from 3 on: lower {name}-{key} or lr\."
+        with pytest.raises(ConfigError, match=why):
+            federate(name, lr=0.05, **{f"{name}-{key}".replace("-", "_"): 100.0})
+
+
+OTHERS = ("known_clusters", "convex_clustering")
+
+
+def file_of(name: str) -> Path | None:
+    """The file of a module, or of the module that a name is taken from."""
+    parts = name.split(".")
+    for end in range(len(parts), 0, -1):
+        path = ROOT.joinpath(*parts[:end])
+        for found in (path.with_suffix(".py"), path / "__init__.py"):
+            if found.is_file():
+                return found
+    return None
+
+
+def needed(*first: str) -> set[Path]:
+    """All files that some modules import, also inside of functions, and what these import."""
+    found: set[Path] = set()
+    todo = list(first)
+    while todo:
+        path = file_of(todo.pop())
+        if path is not None and path not in found:
+            found.add(path)
+            todo += imported(path)
+    return found
+
+
+@pytest.mark.parametrize("floor", ["strategies", "clients"])
+def test_fedrep_needs_neither_of_the_other_papers(floor: str) -> None:
+    files = needed(f"{floor}.fedrep.fedrep")
+    assert ROOT / "strategies/rounds/base.py" in files  # the search finds what is needed
+    wrong = [file for file in files if set(file.relative_to(ROOT).parts) & set(OTHERS)]
+    beside = [file for file in files if file.parent.name == "fedrep" and file.stem != "fedrep"]
+    assert not wrong
+    assert [file.name for file in beside if file.name != "__init__.py"] == []
+
+
+def test_the_search_finds_the_papers_where_they_are_needed() -> None:
+    for name, paper in (("fedrep_convex", OTHERS[1]), ("fedrep_known", OTHERS[0])):
+        files = needed(f"strategies.fedrep.{name}")
+        assert any(paper in file.parts for file in files)

@@ -158,7 +158,7 @@ def test_strengths_of_a_network_are_a_tenth_of_its_curvature(tmp_path: Path) -> 
         found = strategy.schedule.hierarchy  # type: ignore[attr-defined]
         assert set(found.gamma.tolist()) == {wanted}
         assert strategy.state.strengths.lam == {"": 0.5}
-    with pytest.raises(ConfigError, match="these are 10 classes"):
+    with pytest.raises(ConfigError, match="needs model=linear"):
         federate("mixed-model", **keys, known_gamma="auto", known_lambda="auto")
 
 
