@@ -52,7 +52,6 @@ FEWEST_VOTERS = 8
 """So many users that were drawn in no round vote alone: nothing has seen their records."""
 MOST_PULL = 1e6
 """Beyond it a head is all users'."""
-ROUNDING = 1e-3
 Any_ = Strategy[Any, Any]
 
 
@@ -211,7 +210,7 @@ def doubt(numbers: bool, user: str, own: Arrays) -> str:
     """Why no records come to such votes, or nothing."""
     loss, error = own["votes"]
     most = np.inf if numbers else 1.0
-    right = loss.min() >= -ROUNDING and error.min() >= 0 and error.max() <= most + ROUNDING
+    right = loss.min() >= -1e-3 and error.min() >= 0 and error.max() <= most + 1e-3
     return "" if right else "votes that no records come to"
 
 

@@ -190,7 +190,7 @@ def test_what_has_no_heads_says_why() -> None:
         ("lg-fedavg", {}, "lg-fedavg has no body that all users share"),
         ("fedavg", {"model": "linear"}, "the model is a head and nothing else"),
         ("fedavg", {"hidden": "8,8", "head": "fc2,head"}, "the head must be one linear layer"),
-        ("fedavg", {"hidden": "8,8", "personal": "fc2,head"}, "the head must be one linear layer: u"),
+        ("fedavg", {"hidden": "8,8", "personal": "fc2,head"}, "the head must be one linear layer"),
     ):
         found = result(strategy, noted=(noted := Notes()), **{"num_rounds": 1, **keys})
         assert [row.strategy for row in found.summaries] == [strategy]
