@@ -28,7 +28,7 @@ from corsage.core.messages.encoding import encode
 from corsage.core.messages.replies import Replies, name_users
 from corsage.core.registry import attachment
 from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.means.most import NEAR, means_of
+from corsage.strategies.rounds.means.most import RECORDS_DIFFER, means_of
 from corsage.strategies.rounds.results import Finding
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class FedProto(Strategy[FedProtoKeys, FedProtoState]):
 
 
 def far(weighted: Array, weights: Array) -> Bools:
-    """Whose prototypes (users, classes) are far from those of all others that have the class.
+    """Prototypes (users, classes) that are far from those of all others that have the class.
 
     Who has few classes is no less like the others in these. Those of fewer than four users are held
     against all classes' alone: there nobody counts who is far out in another.
@@ -133,6 +133,6 @@ def far(weighted: Array, weights: Array) -> Bools:
         differ = np.median(rules.lengths(points, rules.median(points)))
         which = np.nonzero(has)[1]
         for j in np.flatnonzero(has.sum(0) >= rules.FEWEST):
-            found[has[:, j], j] |= rules.outlying(points[which == j], least=NEAR * differ)
+            found[has[:, j], j] |= rules.outlying(points[which == j], least=RECORDS_DIFFER * differ)
         found |= found.any(1, keepdims=True) & (has.sum(0) < rules.FEWEST)
     return np.asarray(found)

@@ -207,7 +207,7 @@ def ask(
 
 
 def doubt(numbers: bool, user: str, own: Arrays) -> str:
-    """Why no records come to such votes, or nothing."""
+    """The reason why no records come to such votes, or nothing."""
     loss, error = own["votes"]
     most = np.inf if numbers else 1.0
     right = loss.min() >= -1e-3 and error.min() >= 0 and error.max() <= most + 1e-3
@@ -230,7 +230,7 @@ def averaged(strategy: Any_, replies: Replies) -> tuple[Arrays, dict[str, float]
 
 
 def differences(second: Array) -> dict[str, float]:
-    """What a user's features differ by, by the users' sums; their products by what they are."""
+    """Differences of a user's features, by the users' sums; of their products what they are."""
     d = round(np.sqrt(2 * second.shape[1] + 0.25) - 0.5)
     rows = np.asarray(second, np.float64)
     squares = rows[:, np.cumsum(np.arange(1, d + 1)) - 1].sum(1)
