@@ -28,17 +28,14 @@ from corsage.core.messages.encoding import encode
 from corsage.core.messages.replies import Replies, name_users
 from corsage.core.registry import attachment
 from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.means.most import NEAR, means_of
+from corsage.strategies.rounds.means.most import RECORDS_DIFFER, means_of
 from corsage.strategies.rounds.results import Finding
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
 
-FEWEST = 4
-"""Users of a class among whom one can be far from all others."""
-ROUNDING = 1e-4
-LEAST = 1e-9
-"""No class of a user weighs less, or it is none of its own."""
+LIGHTEST, HEAVIEST = 1e-9, 1.0001
+"""What a class of a user weighs, if it has it."""
 
 
 @dataclass(frozen=True)
@@ -120,12 +117,12 @@ class FedProto(Strategy[FedProtoKeys, FedProtoState]):
 
 
 def far(weighted: Array, weights: Array) -> Bools:
-    """Whose prototypes (users, classes) are far from those of all others that have the class.
+    """Prototypes (users, classes) that are far from those of all others that have the class.
 
     Who has few classes is no less like the others in these. Those of fewer than four users are held
     against all classes' alone: there nobody counts who is far out in another.
     """
-    wrong = ~((weights == 0) | (weights >= LEAST) & (weights <= 1 + ROUNDING))
+    wrong = ~((weights == 0) | (weights >= LIGHTEST) & (weights <= HEAVIEST))
     wrong |= (weights == 0) & weighted.any(2)
     wrong = wrong.any(1, keepdims=True)
     found = np.repeat(wrong, weights.shape[1], axis=1)
@@ -135,6 +132,7 @@ def far(weighted: Array, weights: Array) -> Bools:
         found[has] = rules.outlying(points)
         differ = np.median(rules.lengths(points, rules.median(points)))
         which = np.nonzero(has)[1]
-        for j in np.flatnonzero(has.sum(0) >= FEWEST):
-            found[has[:, j], j] |= rules.outlying(points[which == j], least=NEAR * differ)
-    return np.asarray(found | found.any(1, keepdims=True) & (has.sum(0) < FEWEST))
+        for j in np.flatnonzero(has.sum(0) >= rules.FEWEST):
+            found[has[:, j], j] |= rules.outlying(points[which == j], least=RECORDS_DIFFER * differ)
+        found |= found.any(1, keepdims=True) & (has.sum(0) < rules.FEWEST)
+    return np.asarray(found)

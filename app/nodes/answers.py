@@ -32,7 +32,7 @@ from corsage.core.messages.fields import BELIEVING, Doubt
 from corsage.core.messages.introduction import Introduction, counted, encode_introduction
 from corsage.core.messages.limits import limits_of
 from corsage.core.messages.replies import encode_reply
-from corsage.core.messages.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY, decode_task
+from corsage.core.messages.wire import END_HEAD, ENDS_THE_RUN, ENDS_THE_STRATEGY, decode_task
 from corsage.core.registry import attachment
 from corsage.core.version import untested
 
@@ -82,6 +82,8 @@ class Answers:
         from corsage.app.nodes.work import work
 
         task, places = order.task, self.places
+        if self.guard and kind == "train" and END_HEAD in task.options:
+            return failure(message, f"{self.guard} protects models, not the sums of end-heads")
         keeps = client_of(task).personal
         store = places.states(context, node, task) if keeps else None
         models = places.models(context, node, task) if kind == "evaluate" else None

@@ -40,7 +40,7 @@ ALL_USERS = 1e12
 """A class's mean is all users'."""
 OF_NOBODY = 1e-3
 """What classes have of all users' frequencies beyond those counted: one that nobody has, too."""
-ROUNDING = 1e-6
+SINGLE_ROUNDING = 1e-6
 """A class of which no more is left than that is nobody else's: sums come in single precision."""
 
 
@@ -82,7 +82,7 @@ class Means:
             return self
         parts = (self.second, own.second), (self.first, own.first)
         second, first = ((whole - share * part) / (1 - share) for whole, part in parts)
-        nobody = first[:, -1:] * (1 - share) <= ROUNDING * self.first[:, -1:]
+        nobody = first[:, -1:] * (1 - share) <= SINGLE_ROUNDING * self.first[:, -1:]
         return Means(second, first if numbers else torch.where(nobody, 0.0, first))
 
     @cached_property

@@ -90,7 +90,7 @@ def probes(p: int, rank: int) -> Floats:
 
 
 def spread(means: Array, sketches: Array) -> dict[str, float]:
-    """What a user's inputs differ by, and what their sketches do, by the users' moments.
+    """Differences of a user's inputs, and of their sketches, by the users' moments.
 
     Omega with S Omega (p, q), Omega normal, comes to about the trace of S, times q. Products differ
     by what they are.

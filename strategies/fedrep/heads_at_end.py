@@ -52,7 +52,6 @@ FEWEST_VOTERS = 8
 """So many users that were drawn in no round vote alone: nothing has seen their records."""
 MOST_PULL = 1e6
 """Beyond it a head is all users'."""
-ROUNDING = 1e-3
 Any_ = Strategy[Any, Any]
 
 
@@ -129,9 +128,12 @@ def unfit(strategy: Any_, network: Network) -> str:
         name in shared and shared[name].shape == (size,) for name, size in sizes.items()
     ):
         return f"{strategy.name} has no body that all users share"
+    model = strategy.config.model
+    own = model.batch_norm == "personal" or model.personal or model.shared
+    whose = network.why or "users' own parts are more" * bool(own)
     whys = {
         "the model is a head and nothing else": not network.body.stop,
-        f"the head must be one linear layer {network.why}".rstrip(): not network.linear_head
+        f"the head must be one linear layer: {whose}".removesuffix(": "): not network.linear_head
         or not network.split_exact,
         "the head has no bias": len(head) < 2,
         f"loss={network.criterion.name} has none": network.criterion.name not in SOLVED_LOSSES,
@@ -205,10 +207,10 @@ def ask(
 
 
 def doubt(numbers: bool, user: str, own: Arrays) -> str:
-    """Why no records come to such votes, or nothing."""
+    """The reason why no records come to such votes, or nothing."""
     loss, error = own["votes"]
     most = np.inf if numbers else 1.0
-    right = loss.min() >= -ROUNDING and error.min() >= 0 and error.max() <= most + ROUNDING
+    right = loss.min() >= -1e-3 and error.min() >= 0 and error.max() <= most + 1e-3
     return "" if right else "votes that no records come to"
 
 
@@ -228,7 +230,7 @@ def averaged(strategy: Any_, replies: Replies) -> tuple[Arrays, dict[str, float]
 
 
 def differences(second: Array) -> dict[str, float]:
-    """What a user's features differ by, by the users' sums; their products by what they are."""
+    """Differences of a user's features, by the users' sums; of their products what they are."""
     d = round(np.sqrt(2 * second.shape[1] + 0.25) - 0.5)
     rows = np.asarray(second, np.float64)
     squares = rows[:, np.cumsum(np.arange(1, d + 1)) - 1].sum(1)
@@ -263,7 +265,7 @@ def rows_of(strategy: Any_, found: AtEnd, end: str, head: str) -> list[Summary]:
     name = f"{strategy.name}+{end}"
     more = {END_HEAD: head, **found.strengths[head]._asdict()}
     own = summarised(name, strategy, evaluated(strategy, found, name, more))
-    rows, cases = [replace(own, findings=[finding(strategy, found, name, head)])], []
+    rows, cases = [replace(own, findings=[finding(strategy, found, head)])], []
     wanted = strategy.config.new.cases if strategy.config.new.wanted else []
     for number, (samples, _) in enumerate(wanted, 1):
         new = {**more, "adapt": True, "adapt-samples": samples, "adapt-epochs": 0}
@@ -295,7 +297,7 @@ def evaluated(
     return persistently(strategy, asked)
 
 
-def finding(strategy: Any_, found: AtEnd, name: str, head: str) -> Finding:
+def finding(strategy: Any_, found: AtEnd, head: str) -> Finding:
     """The strengths of a head, and what it said of records that were left out."""
     strength, of_numbers = found.strengths[head], strategy.job.network.criterion.numbers
     pulled = {"exact": "weight of all users' head", "gauss": "weight of all users' means"}
@@ -304,7 +306,7 @@ def finding(strategy: Any_, found: AtEnd, name: str, head: str) -> Finding:
         rows.append((pulled[head], f"that of {strength.pull:g} records"))
     if strength.weight:
         rows.append(("weight of all users' frequencies", f"that of {strength.weight:g} records"))
-    return Finding(f"{name}: {head} heads", rows)
+    return Finding(f"{head} heads", rows)
 
 
 def line(strategy: Any_, found: AtEnd) -> str:

@@ -13,7 +13,7 @@ from corsage.core.messages.replies import Replies
 from corsage.core.registry import attachment
 from corsage.strategies.rounds.means.user_rows import user_weights
 
-NEAR = 0.2
+RECORDS_DIFFER = 0.2
 """Of what records differ by, counted as a median distance at least: ten of these are far."""
 
 
@@ -27,7 +27,7 @@ def means_of_most(
     """
     rules, far = attachment("robust"), np.zeros(len(replies.users), bool)
     if rules is not None:
-        least = {name: NEAR * (differ or {}).get(name, 0.0) for name in replies.rows}
+        least = {name: RECORDS_DIFFER * (differ or {}).get(name, 0.0) for name in replies.rows}
         far = np.any([rules.outlying(own, least=least[n]) for n, own in replies.rows.items()], 0)
     aside = [user for user, is_far in zip(replies.users, far, strict=True) if is_far]
     return means_of(keys, replies, ~far), aside

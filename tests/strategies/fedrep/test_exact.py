@@ -24,7 +24,7 @@ from corsage.solvers.known_clusters.variances.shared_rows import Rows, fit, poss
 from corsage.strategies.fedrep.exact_sums import ONE_HOT
 from corsage.strategies.fedrep.fedrep_exact import FedRepExact
 from corsage.strategies.fedrep.heads_at_end import differences
-from corsage.strategies.rounds.means.most import NEAR, means_of_most
+from corsage.strategies.rounds.means.most import RECORDS_DIFFER, means_of_most
 from tests.support.federations import CLUSTER_MAP, federate
 
 KEYS: dict[str, Any] = {"fedrep_exact_body_rounds": 0, "num_rounds": 1, "evaluate_every": 1}
@@ -287,9 +287,9 @@ def test_a_user_of_one_class_among_users_of_all_is_not_set_aside() -> None:
     means = np.stack([one.mean(0) for one in x])
     assert outlying(means)[0] and not outlying(means)[1:].any()
     sketches = np.stack([one.T @ (one @ probes(12, 3)) / len(one) for one in x])
-    size = {name: NEAR * one for name, one in spread(means, sketches).items()}
+    size = {name: RECORDS_DIFFER * one for name, one in spread(means, sketches).items()}
     true = np.sqrt(np.median([np.trace(np.cov(one.T, bias=True)) for one in x]))
-    assert size["mean"] == pytest.approx(NEAR * true, rel=0.2)
+    assert size["mean"] == pytest.approx(RECORDS_DIFFER * true, rel=0.2)
     assert not outlying(means, least=size["mean"]).any()
     assert not outlying(sketches, least=size["sketch"]).any()
     for lie in (1e3, -1e3):

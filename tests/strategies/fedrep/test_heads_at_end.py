@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from flwr.clientapp.mod import LocalDpMod
 
 import corsage
-from corsage.app.client_app import app
+from corsage.app.client_app import app, make_client_app
 from corsage.app.local_grid import LocalGrid
 from corsage.app.run.server_models import held
 from corsage.benchmarks.attack import lying, times
@@ -189,6 +190,7 @@ def test_what_has_no_heads_says_why() -> None:
         ("lg-fedavg", {}, "lg-fedavg has no body that all users share"),
         ("fedavg", {"model": "linear"}, "the model is a head and nothing else"),
         ("fedavg", {"hidden": "8,8", "head": "fc2,head"}, "the head must be one linear layer"),
+        ("fedavg", {"hidden": "8,8", "personal": "fc2,head"}, "the head must be one linear layer"),
     ):
         found = result(strategy, noted=(noted := Notes()), **{"num_rounds": 1, **keys})
         assert [row.strategy for row in found.summaries] == [strategy]
@@ -260,3 +262,11 @@ def test_the_line_says_what_share_is_right() -> None:
     replies = Replies(users=[*"abcdefgh"], rows={"votes": votes.astype(np.float32)})
     found = counted({}, {"exact": [Strength(), Strength(1.0)]}, replies, True)
     assert found.left_out["exact"] == pytest.approx((0, 0, 0.1))
+
+
+def test_a_mod_that_protects_models_has_no_heads_at_the_end() -> None:
+    """It would end the run: sums are not what it was handed."""
+    strategy = strategy_class("fedavg")({**KEYS, "strategy": "fedavg"}, [noted := Notes()])
+    found = strategy.start(LocalGrid(make_client_app(train_mods=[LocalDpMod(1, 1, 1, 0.5)]), 6))
+    assert [row.strategy for row in found.summaries] == ["fedavg"]
+    assert "LocalDpMod protects models, not the sums of end-heads" in " ".join(noted.notes)
