@@ -35,6 +35,7 @@ from corsage.core.errors import CorsageError
 
 if TYPE_CHECKING:
     import httpx
+    from flwr.supercore.fab import Fab
 
 USAGE = """\
 usage: corsage supernode WORDS OF flower-supernode ...
@@ -102,8 +103,8 @@ class Bundles:
 
         plain = flower._verify_fab
 
-        def verify(fab: Any, trusted: dict[str, str]) -> bool:
-            if believed := plain(fab, trusted):
+        def verify(fab: Fab, trusted_entities: dict[str, str]) -> bool:
+            if believed := plain(fab, trusted_entities):
                 self.add(fab.content)
                 self.sweep()
             return believed
