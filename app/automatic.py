@@ -96,6 +96,7 @@ def strategies_of(data: FederatedData, given: Mapping[str, Any]) -> str:
     """The mixed model, simpler ones, and its bounds."""
     first, together, alone = LINEAR
     simpler, free = [], not any(key in given for key in OWN_VARIANCES)
+    free = free and given.get("mixed-grouping") != "found"  # which the simpler ones refuse
     if free and width(data) and str(given.get("intercept", True)).lower() == "true":
         simpler.append(LEVEL_ALONE)
     if free and not data.num_classes:

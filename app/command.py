@@ -42,12 +42,12 @@ def run_and_leave(words: list[str], title: str = "") -> NoReturn:
 def run(words: list[str], title: str = "") -> int:
     """Do what the words say; 0, or 2 for a user's mistake, 1 for a failed run.
 
-    `title` heads the short help. A subcommand in front has words of its own (app/help/commands.py);
-    without one it is a run.
+    `title` heads the short help, and `help` is `--help`. A subcommand in front has words of its
+    own (app/help/commands.py); without one it is a run.
     """
     if command := commands.named(words):
         return command.run(words[1:])
-    return perform(words, title)
+    return perform(["--help", *words[1:]] if words[:1] == ["help"] else words, title)
 
 
 def start(words: list[str]) -> int:

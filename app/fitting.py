@@ -60,7 +60,8 @@ def fit(
     if data is None and x is None:
         raise ConfigError("fit: give data, or x and y.")
     named = keys.pop("strategy", AUTOMATIC)
-    listed = [str(named)] if isinstance(named, str | float) else list(named)
+    several = isinstance(named, Sequence) and not isinstance(named, str)
+    listed: list[Any] = [*named] if several else [named]
     if not all(isinstance(one, str) for one in listed):
         return simulate(listed, data, x=x, y=y, user=user, label=label, cluster=cluster, **keys)
     progress, callbacks = bool(keys.pop("progress", True)), keys.pop("callbacks", ())

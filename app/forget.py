@@ -189,7 +189,14 @@ def check_kept(folder: Path, state: MixedModelState, user: str) -> None:
 
 def check_files(folder: Path, config: Config) -> None:
     """Refuse to lose files that are not the run's: nobody knows whom they speak of."""
+    from corsage.app.run.endings import HELD_OUT
+
     others = {path.name for path in folder.iterdir()} - {*WRITTEN, *config.run.strategy}
+    if HELD_OUT in others:
+        raise CheckpointError(
+            f"{folder}: was fitted to all rows, of which {HELD_OUT} has facts, the user's among "
+            "them; start a new run without the user."
+        )
     if others:
         raise CheckpointError(
             f"{folder}: {', '.join(sorted(others)[:3])}: not of the run; take it elsewhere, for "

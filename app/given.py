@@ -120,6 +120,8 @@ def in_memory(data: Any, named: Mapping[str, Any], chosen: Chosen, keys: Mapping
     features, drop, categories = (chosen[what] for what in NAMING)
     whose = {what: named.get(what) for what in ("user", "cluster")}
     missing = str(keys.get("missing", "refuse"))
+    said = {"missing": missing} | ({"labels": labels} if labels else {})
+    Config.parse({"dataset": "memory", **said})  # a slip in them is no mistake in the table
     given = Given(
         data, label=label, features=features, labels=labels, drop=drop, categories=categories,
         missing=missing, **whose,

@@ -117,7 +117,8 @@ def study(
     """
     from corsage.app.given import data_of
 
-    listed = [strategies] if isinstance(strategies, str) else list(strategies)
+    several = isinstance(strategies, Sequence) and not isinstance(strategies, str)
+    listed: list[Any] = [*strategies] if several else [strategies]
     if others := [one for one in listed if not isinstance(one, str)]:
         name = getattr(others[0], "name", repr(others[0]))
         raise ConfigError(

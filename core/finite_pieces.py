@@ -71,7 +71,8 @@ def summed(rows: Array, weights: Floats) -> tuple[Floats, Floats | None]:
     if rows.dtype != np.float32 or (weights % 1).any():
         return added(np.multiply(rows, weights[:, None], dtype=np.float64))
     size = np.abs(rows)
-    exact = weights.sum() * size.max(0).astype(np.float64) <= 2.0**28 * size.min(0)
+    least, most = (ends.astype(np.float64) for ends in (size.min(0), size.max(0)))
+    exact = weights.sum() * most <= 2.0**28 * least
     high = weights @ rows + 0.0
     if exact.all():  # NaN is not
         return high, None
@@ -92,18 +93,21 @@ class ExactSum:
         self.low: dict[int, Floats] = {}
 
     def add(self, rows: Array, weights: Floats) -> ExactSum:
-        """Add sum_u w_u rows_u."""
+        """Add sum_u w_u rows_u; what `low` is of does not depend on how many they are."""
         flat, each = self.high.reshape(-1), rows.reshape(len(rows), -1)
-        for piece in pieces(flat.size, len(rows) + 2):
-            high, low = summed(each[:, piece], weights)
-            before, left = flat[piece], self.low.get(piece.start)
-            both = before + high
-            exact = (both - before == high) & (both - high == before)
-            if low is None and left is None and exact.all():
-                before[:] = both
-                continue
-            terms = [one for one in (before, left, high, low) if one is not None]
-            before[:], self.low[piece.start] = added(np.stack(terms))
+        for whole in pieces(flat.size):
+            for part in pieces(len(flat[whole]), len(rows) + 2):
+                high, low = summed(each[:, whole][:, part], weights)
+                before, left = flat[whole][part], self.low.get(whole.start)
+                both = before + high
+                exact = (both - before == high) & (both - high == before)
+                if low is None and left is None and exact.all():
+                    before[:] = both
+                    continue
+                if left is None:
+                    left = self.low[whole.start] = np.zeros(len(flat[whole]))
+                terms = [one for one in (before, left[part], high, low) if one is not None]
+                before[:], left[part] = added(np.stack(terms))
         return self
 
     def rows(self) -> Floats:

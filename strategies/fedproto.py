@@ -4,8 +4,8 @@ Tan, Long, Liu, Zhou, Lu, Jiang, Zhang: FedProto: Federated Prototype Learning a
 Clients, AAAI 2022, Algorithm 1. User i trains a whole model of its own, a body f_i and a head, on
 its loss and a term that draws its features to the global prototypes, one point a class. It returns
 its own prototypes, the means of its features by class; the server averages those of a class over
-the users that have it. A class that nobody of a round has keeps its prototype. Whose prototypes are
-ten median distances from the median of all counts in none of them.
+the users that have it. A class that nobody of a round has keeps its prototype. Whose prototype of a
+class is ten median distances from the median of those of who has it, or of all, does not count.
 
 The paper's mean is sum_i |D_ij| / N_j C_i^(j), divided by the number of these users once more: its
 weights then do not sum to 1. Without that it is `weighting=examples`; the authors' code has all
@@ -15,23 +15,30 @@ mean over samples and features of (f_i(x) - C^(y))^2, where the paper has the di
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.app import ArrayRecord
 
-from corsage.core.arrays import Arrays, Floats32
+from corsage.core.arrays import Array, Arrays, Bools, Floats32
 from corsage.core.errors import ModelError
 from corsage.core.keys import Keys, key
 from corsage.core.messages.encoding import encode
 from corsage.core.messages.replies import Replies, name_users
+from corsage.core.registry import attachment
 from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.means.most import means_of_most
+from corsage.strategies.rounds.means.most import NEAR, means_of
 from corsage.strategies.rounds.results import Finding
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
+
+FEWEST = 4
+"""Users of a class among whom one can be far from all others."""
+ROUNDING = 1e-4
+LEAST = 1e-9
+"""No class of a user weighs less, or it is none of its own."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +96,13 @@ class FedProto(Strategy[FedProtoKeys, FedProtoState]):
 
     def merge(self, replies: Replies) -> FedProtoState:
         """C^(j) <- sum_i q_ij C_i^(j) / sum_i q_ij, over the users that have class j."""
-        state, (means, far) = self.state, means_of_most(self.config, replies)
-        if new := [user for user in far if user not in state.aside]:
+        state, out = self.state, far(replies.rows["weighted"], replies.rows["weights"])
+        rows = {name: own.copy() for name, own in replies.rows.items()}
+        for own in rows.values():
+            own[out] = 0
+        means = means_of(self.config, replace(replies, rows=rows), np.ones(len(out), bool))
+        aside = [replies.users[row] for row in np.flatnonzero(out.any(1))]
+        if new := [user for user in aside if user not in state.aside]:
             self.job.note(f"{name_users(new)} set aside: prototypes far from all others")
         weights = means["weights"]
         came = weights > 0
@@ -105,3 +117,24 @@ class FedProto(Strategy[FedProtoKeys, FedProtoState]):
         """Name those who were set aside."""
         rows = [(f"user {user}", "prototypes far from all others") for user in self.state.aside]
         return [Finding("Set aside", rows)] if rows else []
+
+
+def far(weighted: Array, weights: Array) -> Bools:
+    """Whose prototypes (users, classes) are far from those of all others that have the class.
+
+    Who has few classes is no less like the others in these. Those of fewer than four users are held
+    against all classes' alone: there nobody counts who is far out in another.
+    """
+    wrong = ~((weights == 0) | (weights >= LEAST) & (weights <= 1 + ROUNDING))
+    wrong |= (weights == 0) & weighted.any(2)
+    wrong = wrong.any(1, keepdims=True)
+    found = np.repeat(wrong, weights.shape[1], axis=1)
+    rules, has = attachment("robust"), (weights > 0) & ~wrong
+    points = weighted[has] / weights[has, None]
+    if rules is not None and len(points):
+        found[has] = rules.outlying(points)
+        differ = np.median(rules.lengths(points, rules.median(points)))
+        which = np.nonzero(has)[1]
+        for j in np.flatnonzero(has.sum(0) >= FEWEST):
+            found[has[:, j], j] |= rules.outlying(points[which == j], least=NEAR * differ)
+    return np.asarray(found | found.any(1, keepdims=True) & (has.sum(0) < FEWEST))

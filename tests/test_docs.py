@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,15 @@ def test_links_and_pictures_exist(path: Path) -> None:
         code = re.fullmatch(r"`([\w.]+)`", words)
         if there.suffix == ".py" and code and not code[1].endswith(".py"):
             assert code[1] in names_in(there), f"{target} defines no {code[1]}"
+
+
+@EACH
+def test_no_table_falls_apart(path: Path) -> None:
+    """A blank line inside one leaves rows without a head, which are shown as they are written."""
+    lines = prose(path.read_text(encoding="utf-8")).split("\n")
+    for place, (before, line) in enumerate(pairwise(lines)):
+        if line.startswith("|") and not before.startswith("|"):
+            assert re.fullmatch(r"[|: -]+", lines[place + 2]), line
 
 
 def test_the_architecture_names_each_room_and_all_that_attaches() -> None:

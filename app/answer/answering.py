@@ -102,7 +102,11 @@ def answer(
         strategy.callbacks.extend(callbacks)
     if not config.data.test_fraction:
         check_one([strategy.name for strategy in made])
-    return answered(simulation.compared(made, progress), before)
+    found = simulation.compared(made, progress)
+    for error in found.failed.values():
+        if isinstance(error, ConfigError):  # a key of it; what is left would be another answer
+            raise error
+    return answered(found, before)
 
 
 def fitted(made: Sequence[Strategy[Any, Any]], progress: bool) -> Comparison:

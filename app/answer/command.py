@@ -46,6 +46,7 @@ def translated(words: list[str]) -> list[str]:
         if word == "--json":
             found += [word, next(rest, "")]
         elif equals and not Path(word).expanduser().is_file():
+            name = name.removeprefix("--")
             found.append(f"{COLUMN_KEYS[name]}={value}" if name in COLUMN_KEYS else word)
         elif word.endswith(".toml"):
             found.append(word)

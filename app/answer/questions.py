@@ -117,7 +117,7 @@ def ask(table: Table, keys: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"column {name!r}: {found[name]:,} whole numbers that seem to name something. Say "
             f"which: drop-columns={name}, leave it out;{words} "
-            f"feature-columns={some(inputs).replace(', ', ',')}, it is a number."
+            f"feature-columns={','.join(inputs)}, it is a number."
         )
 
 

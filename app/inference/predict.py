@@ -19,6 +19,7 @@ from corsage.app.results.csv_files import plain
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, CorsageError, DataError
 from corsage.core.files import guarded, write_atomically
+from corsage.core.tables.cells import BadCell
 from corsage.datasets.columns.dialect import COMMA, Dialect, dialect_of, every_row, is_blank
 from corsage.datasets.npzfile import NO_ARRAYS, unread
 
@@ -101,7 +102,12 @@ def predicted(
 def answers(model: UserModel, rows: Rows, models: Models, words: Words) -> dict[str, Any]:
     """One model's columns for its rows."""
     x: Any = features(rows, models.config) if model.preparation is None else by_name(rows)
-    found: dict[str, Any] = {"prediction": model.predict(x)}
+    try:
+        found: dict[str, Any] = {"prediction": model.predict(x)}
+    except BadCell as bad:
+        if not rows.lines:
+            raise
+        raise DataError(f"line {rows.lines[bad.row]}, column {bad.column!r}{bad.what}") from None
     if "--interval" in words.flags:
         ends = model.predict(x, interval=SHARE_WITHIN)
         found |= {"low": ends[:, 1], "high": ends[:, 2]}
@@ -141,11 +147,13 @@ class Rows:
     names : the columns; none of an array.
     cells : the words of each row, or an array of samples.
     dialect : how the file is written.
+    lines : the file's line of each row; none of an array.
     """
 
     names: list[str]
     cells: NDArray[Any]
     dialect: Dialect = Dialect()
+    lines: Sequence[int] = ()
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -156,7 +164,8 @@ class Rows:
 
     def pick(self, places: Sequence[int]) -> Rows:
         """Some of the rows."""
-        return Rows(self.names, self.cells[list(places)], self.dialect)
+        lines = [self.lines[place] for place in places] if self.lines else ()
+        return Rows(self.names, self.cells[list(places)], self.dialect, lines)
 
     def words(self) -> NDArray[Any]:
         """The cells, numbers with a decimal point."""
@@ -192,7 +201,7 @@ def read_rows(path: Path) -> Rows:
             why = f"{len(line)} cells, the header has {len(names)}"
             raise DataError(f"{path}, line {number}: {why}.")
     cells = np.array([[cell.strip() for cell in line] for _, line in lines], object)
-    return Rows(names, cells, dialect)
+    return Rows(names, cells, dialect, [number for number, _ in lines])
 
 
 def array_in(path: Path) -> NDArray[Any]:
@@ -224,7 +233,7 @@ def features(rows: Rows, config: Config | None) -> Any:
     except ValueError:
         at = next(at for at in np.ndindex(cells.shape) if not is_number(str(cells[at])))
         raise DataError(
-            f"row {at[0] + 2}, column {names[at[1]]}: {cells[at]!r:.40} is not a number."
+            f"line {rows.lines[at[0]]}, column {names[at[1]]!r}: {cells[at]!r:.40} is not a number."
         ) from None
 
 

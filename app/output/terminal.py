@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.constrain import Constrain
 from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table
@@ -78,11 +79,14 @@ class Airy(Table):
             ):
                 break
         parts = list(self.parts(console, options))
+        wide = options.update(max_width=ROOMY)
         for part in parts:
-            more = part is not parts[-1]
-            part.caption = None if more else self.caption
+            part.caption = self.caption if len(parts) == 1 else None
             yield from Table.__rich_console__(part, console, options)
-            yield Text("", end="\n" * more)
+            yield Text("", end="\n" * (part is not parts[-1]))
+        if len(parts) > 1 and self.caption:  # as wide as the widest of them
+            most = max(console.measure(part, options=wide).maximum for part in parts)
+            yield Constrain(Text(str(self.caption), "table.caption"), most)
 
     def parts(self, console: Console, options: ConsoleOptions) -> Iterator[Airy]:
         """The table, or as many columns of it at a time as there is room for."""

@@ -68,10 +68,20 @@ def command(usage: str, mistakes: Errors = UNUSABLE, needs_words: bool = False) 
 
 def narrowed(text: str, width: int) -> str:
     """Lines of help, none wider than the terminal, and no word broken; what is said of a word
-    goes on below itself."""
-    return "\n".join(
-        line if len(line) <= width else folded(line, width) for line in text.split("\n")
-    )
+    goes on below itself, and a line that begins there goes on with it."""
+    found, rest = list[str](), ""
+    for line in text.split("\n"):
+        goes_on = rest and line.strip() and blanks(line) == blanks(rest)
+        whole = f"{rest} {line.strip()}" if goes_on else line
+        found += [rest] if rest and not goes_on else []
+        *first, rest = folded(whole, width).split("\n") if len(whole) > width else [whole, ""]
+        found += first
+    return "\n".join([*found, rest] if rest else found)
+
+
+def blanks(line: str) -> int:
+    """The blanks that a line begins with."""
+    return len(line) - len(line.lstrip())
 
 
 def folded(line: str, width: int) -> str:

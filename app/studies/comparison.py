@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from corsage.app.output.notes import fitted_to_all
 from corsage.app.studies.nested_fits import Ratio, lines, ratios
 from corsage.app.studies.over_seeds import Compared, Done, StudyRow, compared, rows_of
 from corsage.core.errors import ConfigError
@@ -147,8 +148,10 @@ class Study:
 
     def notes(self) -> list[str]:
         """Notes that a reader of the table needs."""
-        found = [self._over_what(), *self._winners(), *self._groups(), *lines(self.runs)]
-        if chosen := [key for key in self.settings if key not in ("run", "work")]:
+        fitted = self._fitted()
+        found = [self._over_what(), *(fitted or self._winners()), *self._groups()]
+        found += lines(self.runs)
+        if not fitted and (chosen := [key for key in self.settings if key not in ("run", "work")]):
             found.append(
                 f"Values of {', '.join(chosen)} are compared on the users' test data: the one that "
                 "comes out best looks better here than it will on new data."
@@ -158,6 +161,17 @@ class Study:
         for run in self.runs:
             found += [f"{run.name}: {name} failed: {why}" for name, why in run.failed.items()]
         return found + [f"{name} failed: {why}" for name, why in self.missing.items()]
+
+    def _fitted(self) -> list[str]:
+        """Runs that held nothing out: no row is better by scores of rows that it was fitted to."""
+        names = [run.name for run in self.runs if any(map(fitted_to_all, run.results))]
+        if not names:
+            return []
+        return [
+            f"Nothing was held out in {', '.join(names)}: scores are of the rows that models were "
+            "fitted to, by which the model that fits more is ahead. They say of no row that it is "
+            "best."
+        ]
 
     def _over_what(self) -> str:
         """The seeds and users behind mean and sd."""

@@ -65,11 +65,14 @@ class EndHeadsClient(FedRepExactClient):
     def votes(self, got: Got, data: Examples) -> Sent:
         """The loss and the error of every strength of each head, over records left out."""
         means, users = self.means(got), self.owns(got, data)
+        of = self.designs(with_body(self, got), data)
+        sent = replace(of, z=self.told(of.z, of.y, data.sizes))  # what the means are of
         numbers = self.network.criterion.numbers
         heads = CLOSED_HEADS[:1] if numbers else CLOSED_HEADS
         found = []
-        for own, share in zip(users, np.asarray(got.rows["share"], np.float64), strict=True):
-            others = means.without(Means.of(own.z, own.y), float(share))
+        shares = np.asarray(got.rows["share"], np.float64).tolist()
+        for own, (z, y, _), share in zip(users, sent.exact(), shares, strict=True):
+            others = means.without(Means.of(z, y), share, numbers)
             some = spread(own)
             each = [closed_heads.votes(name, some, others, numbers) for name in heads]
             found.append(torch.cat(each, 1))

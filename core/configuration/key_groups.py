@@ -215,7 +215,8 @@ class ModelKeys(Keys):
         "auto",
         "cross-entropy, or, of two classes, logistic or squared-hinge; of numbers, squared or "
         "huber; of counts, shares or amounts the likelihoods poisson, negative-binomial, binomial "
-        "or gamma; auto: cross-entropy for classes, squared for numbers",
+        "or gamma; auto: cross-entropy for classes (logistic for two, if model=linear), squared "
+        "for numbers",
         choices=LOSS_CHOICES,
     )
     huber_delta: float = key(1.0, "huber: errors beyond this count linearly", low=1e-9)

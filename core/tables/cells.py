@@ -21,6 +21,14 @@ Raw = Mapping[str, Any] | Array | Sequence[Any]
 log = getLogger("corsage")
 
 
+class BadCell(DataError):
+    """A cell that is no number: of which column, in which row, and what is wrong."""
+
+    def __init__(self, column: str, row: int, what: str) -> None:
+        super().__init__(f"column {column!r}: row {row}{what}")
+        self.column, self.row, self.what = column, row, what
+
+
 def coded(
     wanted: Sequence[Column], columns: Raw, gapless: bool = False
 ) -> tuple[Floats, list[tuple[str, ...]]]:
@@ -75,7 +83,7 @@ def numbers_of(cells: Any, name: str) -> Floats:
     if isinstance(cells, np.ndarray) and cells.dtype.kind in "biuf":
         found = cells.astype(np.float64)
         if np.isinf(found).any():
-            raise DataError(f"column {name!r}: row {int(np.isinf(found).argmax())} is infinite.")
+            raise BadCell(name, int(np.isinf(found).argmax()), " is infinite.")
         return found
     return np.array(
         [math.nan if empty(cell) else number(cell, name, row) for row, cell in enumerate(cells)]
@@ -87,9 +95,9 @@ def number(cell: Any, name: str, row: int) -> float:
     try:
         found = float(cell)
     except (TypeError, ValueError):
-        raise DataError(f"column {name!r}: row {row}: {cell!r:.60} is not a number.") from None
+        raise BadCell(name, row, f": {cell!r:.60} is not a number.") from None
     if not math.isfinite(found):
-        raise DataError(f"column {name!r}: row {row}: {cell!r:.60} is not finite.")
+        raise BadCell(name, row, f": {cell!r:.60} is not finite.")
     return found
 
 
@@ -123,7 +131,5 @@ def note_unseen(column: Column, levels: Iterable[str]) -> None:
 def refuse_gaps(column: Column, gaps: Array) -> None:
     """Refuse missing cells where nothing was agreed on for them."""
     if gaps.any():
-        raise DataError(
-            f"column {column.name!r}: row {int(gaps.argmax())} is missing; fill it in, or train "
-            "with missing=mean or flag."
-        )
+        what = " is missing; fill it in, or train with missing=mean or flag."
+        raise BadCell(column.name, int(gaps.argmax()), what)

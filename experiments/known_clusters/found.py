@@ -140,7 +140,7 @@ CONTINUA: dict[str, Callable[[np.random.Generator, int, int], Floats]] = {
 
 
 def continuum(kind: str, draws: int) -> list[Figure]:
-    """Expected squares under the groups that are taken, above one centre's in %."""
+    """Expected squares of the mixture that is taken, which the gate judges, above one centre's."""
     say(kind)
     pairs = [once(kind, seed) for seed in range(draws)]
     gaps, taken = (np.array(own) for own in zip(*pairs, strict=True))

@@ -40,6 +40,8 @@ ALL_USERS = 1e12
 """A class's mean is all users'."""
 OF_NOBODY = 1e-3
 """What classes have of all users' frequencies beyond those counted: one that nobody has, too."""
+ROUNDING = 1e-6
+"""A class of which no more is left than that is nobody else's: sums come in single precision."""
 
 
 class Strength(NamedTuple):
@@ -74,12 +76,14 @@ class Means:
         """Those of a user's records."""
         return cls(z.t() @ z / len(z), y.t() @ z / len(z))
 
-    def without(self, own: Means, share: float) -> Means:
+    def without(self, own: Means, share: float, numbers: bool = False) -> Means:
         """Those of all others, where a user had such a share; of all, where there are no others."""
         if share >= 1:
             return self
         parts = (self.second, own.second), (self.first, own.first)
-        return Means(*((whole - share * part) / (1 - share) for whole, part in parts))
+        second, first = ((whole - share * part) / (1 - share) for whole, part in parts)
+        nobody = first[:, -1:] * (1 - share) <= ROUNDING * self.first[:, -1:]
+        return Means(second, first if numbers else torch.where(nobody, 0.0, first))
 
     @cached_property
     def unit(self) -> Tensor:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from corsage.core.arrays import Floats, Floats32
+from corsage.core.arrays import Array, Floats, Floats32
 from corsage.core.errors import ModelError
 from corsage.core.seeding import generator
 from corsage.networks.batches import Examples
@@ -87,6 +87,21 @@ def sketched(rank: int, p: int) -> int:
 def probes(p: int, rank: int) -> Floats:
     """Omega (p, q), the same for everybody."""
     return generator(0, "sketch of inputs").normal(size=(p, sketched(rank, p)))
+
+
+def spread(means: Array, sketches: Array) -> dict[str, float]:
+    """What a user's inputs differ by, and what their sketches do, by the users' moments.
+
+    Omega with S Omega (p, q), Omega normal, comes to about the trace of S, times q. Products differ
+    by what they are.
+    """
+    q = sketches.shape[2]
+    test = probes(means.shape[1], q - BEYOND)
+    squares = np.einsum("npq,pq->n", sketches, test, dtype=np.float64) / q
+    own = squares - np.square(means, dtype=np.float64).sum(1)
+    differ = float(np.median(np.sqrt(np.maximum(own, 0))))
+    size = float(np.median(np.sqrt(np.square(sketches, dtype=np.float64).sum((1, 2)))))
+    return {"mean": differ, "sketch": size}
 
 
 def components(mean: Floats, sketch: Floats, rank: int) -> tuple[Floats, Floats]:

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
+import torch
 from scipy.cluster.hierarchy import cut_tree, linkage
+from scipy.optimize import minimize
 
 from corsage.core.arrays import Floats, Ints
 from corsage.solvers.convex_clustering.exact.certificate import Problem, feasible
@@ -33,6 +35,8 @@ EXACT_GAP = 1e-10
 That of the solution is 1e-15 or so; a user in the wrong one of two clusters that are near each
 other can cost no more than 1e-8.
 """
+SMALL_SLOPE, SLOPES_ASKED = 1e-3, 200
+"""Of the slope at 0 what may be left of a minimum that is looked for without Hessians; steps."""
 CANDIDATES = 4
 """Candidates that are tried: where clusters are near each other, the first is not theirs."""
 
@@ -134,12 +138,33 @@ def refit(losses: Losses, labels: Ints) -> Floats:
     return np.asarray(Merged(losses, labels).minimise().cpu().numpy(), np.float64)
 
 
-def refitted_models(losses: Losses, labels: Ints, x: Floats) -> tuple[Floats, int]:
+def refit_by_slopes(losses: Losses, labels: Ints) -> Floats:
+    """The same by values and slopes alone (L-BFGS): a Hessian of a thousand numbers is a million.
+
+    NaN where the slope is not small after as many steps.
+    """
+    merged = Merged(losses, labels)
+    shape = merged.n, merged.d
+
+    def at(flat: Floats) -> tuple[float, Floats]:
+        x = torch.from_numpy(flat.reshape(shape).copy())
+        return float(merged.value(x).sum()), merged.gradient(x).numpy().ravel()
+
+    start = np.zeros(merged.n * merged.d)
+    options = {"maxiter": SLOPES_ASKED, "maxcor": 20, "ftol": 0.0, "gtol": 1e-9}
+    found = minimize(at, start, jac=True, method="L-BFGS-B", options=options).x
+    left, first = (norms(at(flat)[1].reshape(shape)) for flat in (found, start))
+    return np.where((left <= SMALL_SLOPE * first)[:, None], found.reshape(shape), np.nan)
+
+
+def refitted_models(
+    losses: Losses, labels: Ints, x: Floats, by_slopes: bool = False
+) -> tuple[Floats, int]:
     """The clusters' own models, one row a user; clusters that have none keep the mean of theirs.
 
     Returns how many these are, too.
     """
-    models = refit(losses, labels)
+    models = (refit_by_slopes if by_slopes else refit)(losses, labels)
     usable = np.isfinite(models.sum(1))
     means = np.stack([x[labels == k].mean(0) for k in range(len(models))])
     return np.where(usable[:, None], models, means)[labels], int((~usable).sum())

@@ -13,6 +13,8 @@ from corsage.solvers.losses.convex import Losses
 
 LOUDEST = 4.0
 """Times what the upper quarter's losses differ by that anybody's count for."""
+HIGHEST = 1e6
+"""Times what the upper quarter's losses are that anybody's are."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ class HeldOut(Protocol):
 def bounded(losses: Floats) -> Floats:
     """Losses (K, N) under K choices, of N users of whom nobody's choice is louder than others'.
 
-    They differ by `LOUDEST` times what the upper quarter's do at most. NaN is not known.
+    They differ by `LOUDEST` times what the upper quarter's do at most, and none is so high that
+    rounding hides what others say. NaN is not known.
     """
     known = ~np.isnan(losses)
     low = np.where(known, losses, np.inf).min(0)
@@ -61,4 +64,6 @@ def bounded(losses: Floats) -> Floats:
     limit = LOUDEST * float(np.quantile(differ, 0.75))
     loud, found = differ > limit, np.array(losses)
     found[:, loud] = low[loud] + limit / differ[loud] * (losses[:, loud] - low[loud])
-    return found
+    level = np.where(np.isfinite(low), low, 0.0)
+    most = HIGHEST * (limit + float(np.quantile(np.abs(level), 0.75)))
+    return found - (level - level.clip(-most, most))

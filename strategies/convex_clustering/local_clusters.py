@@ -21,6 +21,7 @@ from corsage.core.keys import Keys, key
 from corsage.core.messages.encoding import encode
 from corsage.core.messages.replies import Replies
 from corsage.core.seeding import generator
+from corsage.solvers.convex_clustering.batched import MOST_WITH_HESSIANS
 from corsage.solvers.convex_clustering.reading import (
     candidate,
     in_order,
@@ -119,10 +120,12 @@ class LocalClusters(Strategy[LocalClustersKeys, LocalClustersState]):
         replies, local = yield from self.local_models()
         labels = self.clusters(local)
 
-        def refit(users: RemoteUsers) -> tuple[Floats, int]:
-            return refitted_models(users.losses_without(None), labels, local)
-
         users, d = self.state.users, local.shape[1]
+        large = d > MOST_WITH_HESSIANS and self.job.loss == "cross-entropy"
+
+        def refit(users: RemoteUsers) -> tuple[Floats, int]:
+            return refitted_models(users.losses_without(None), labels, local, by_slopes=large)
+
         models, _ = yield from self.questions.about_losses(users, d, refit)
         faults = dict(self.questions.disproof.faults)
         self.state = LocalClustersState(users, models, labels.tolist(), faults)

@@ -158,7 +158,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
 
     def _project(self) -> Script[None]:
         """The first exchange."""
-        from corsage.networks.exact.projection import first_layer, projected, sketched
+        from corsage.networks.exact.projection import first_layer, projected, sketched, spread
 
         job, network = self.job, self.job.network
         layer = first_layer(network, job.built.shape)
@@ -173,7 +173,8 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         replies = yield from self.ask("moments", job.members.users, 0, nothing, template, options)
         found, aside = replies.mean, list[str]()
         if replies.rows:
-            found, aside = means_of_most(self.config, replies)
+            differ = spread(replies.rows["mean"], replies.rows["sketch"])
+            found, aside = means_of_most(self.config, replies, differ)
         if aside:
             job.note(f"{name_users(aside)} set aside: far from all others in what inputs are")
         mean, sketch = (np.asarray(found[x], np.float64) for x in ("mean", "sketch"))

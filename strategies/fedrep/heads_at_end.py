@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corsage.core.arrays import Arrays
+from corsage.core.arrays import Array, Arrays
 from corsage.core.errors import RoundFailed
 from corsage.core.messages.replies import Replies, name_users
 from corsage.core.messages.schema import Schema
@@ -52,6 +52,7 @@ FEWEST_VOTERS = 8
 """So many users that were drawn in no round vote alone: nothing has seen their records."""
 MOST_PULL = 1e6
 """Beyond it a head is all users'."""
+ROUNDING = 1e-3
 Any_ = Strategy[Any, Any]
 
 
@@ -63,14 +64,15 @@ class AtEnd:
     ----------
     shared : what every user gets: the model or the body, and the sums.
     strengths : of each head.
-    left_out : the loss and the error of each head on records that were left out.
+    left_out : the loss and the error of each head on records that were left out, as they count, and
+        the error as it is: where most users have none, that of the others does not count.
     voters : how many users that is of.
     unseen : whether these were drawn in no round.
     """
 
     shared: Arrays
     strengths: Mapping[str, Strength]
-    left_out: Mapping[str, tuple[float, float]]
+    left_out: Mapping[str, tuple[float, float, float]]
     voters: int
     unseen: bool
 
@@ -81,7 +83,7 @@ class AtEnd:
         """
         seen = {"prior"} if "model" in self.shared and not self.unseen else set()
         able = [name for name in self.left_out if name not in seen]
-        return min(able, key=lambda name: self.left_out[name][::-1])
+        return min(able, key=lambda name: self.left_out[name][1::-1])
 
 
 def summaries(strategy: Any_) -> list[Summary]:
@@ -193,7 +195,8 @@ def ask(
         )
     if each:
         options[ROWS_BY_USER] = True
-    schema = Schema(like, tuple(like) if each else ())
+    fault = partial(doubt, job.network.criterion.numbers) if what == "votes" else None
+    schema = Schema(like, tuple(like) if each else (), fault=fault)
     question = question_to(job, "train", users, parcel, schema, options)
     replies = yield question
     job.accept(job.progress.round, replies)
@@ -201,12 +204,20 @@ def ask(
     return replies
 
 
+def doubt(numbers: bool, user: str, own: Arrays) -> str:
+    """Why no records come to such votes, or nothing."""
+    loss, error = own["votes"]
+    most = np.inf if numbers else 1.0
+    right = loss.min() >= -ROUNDING and error.min() >= 0 and error.max() <= most + ROUNDING
+    return "" if right else "votes that no records come to"
+
+
 def averaged(strategy: Any_, replies: Replies) -> tuple[Arrays, dict[str, float]]:
     """The mean of the users' sums, and each user's share in it; none of who is set aside."""
     job, keys, aside = strategy.job, strategy.config, list[str]()
     means = replies.mean
     if replies.rows:
-        means, aside = means_of_most(keys, replies)
+        means, aside = means_of_most(keys, replies, differences(replies.rows["second"]))
     if aside:
         job.note(f"{name_users(aside)} set aside: far from all others in what features are")
     weights = user_weights(replies, keys.train.weighting, keys.federation.max_share)
@@ -214,6 +225,16 @@ def averaged(strategy: Any_, replies: Replies) -> tuple[Arrays, dict[str, float]
     shares = dict.fromkeys(job.members.users, 0.0)
     shares |= dict(zip(replies.users, (weights / weights.sum()).tolist(), strict=True))
     return means, shares
+
+
+def differences(second: Array) -> dict[str, float]:
+    """What a user's features differ by, by the users' sums; their products by what they are."""
+    d = round(np.sqrt(2 * second.shape[1] + 0.25) - 0.5)
+    rows = np.asarray(second, np.float64)
+    squares = rows[:, np.cumsum(np.arange(1, d + 1)) - 1].sum(1)
+    means = np.square(rows[:, -d:]).sum(1)  # the last row, of the 1
+    own = float(np.median(np.sqrt(np.maximum(squares - means, 0))))
+    return {"first": own, "second": float(np.median(np.sqrt(np.square(rows).sum(1))))}
 
 
 def counted(
@@ -228,7 +249,8 @@ def counted(
     for head, own in strengths.items():
         loss, error = mean[:, start : start + len(own)]
         at = int(np.argmin(loss))
-        chosen[head], left_out[head] = own[at], (float(loss[at]), float(error[at]))
+        is_so = float(rows[:, 1, start + at].mean())
+        chosen[head], left_out[head] = own[at], (float(loss[at]), float(error[at]), is_so)
         start += len(own)
     return AtEnd(shared, chosen, left_out, len(votes.users), unseen)
 
@@ -299,5 +321,5 @@ def line(strategy: Any_, found: AtEnd) -> str:
 
 def said(found: AtEnd, head: str, of_numbers: bool) -> str:
     """The error on what was left out, as a reader has it."""
-    error = found.left_out[head][1]
+    error = found.left_out[head][2]
     return f"squared error {error:.4g}" if of_numbers else f"{1 - error:.1%} right"

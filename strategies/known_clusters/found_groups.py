@@ -22,6 +22,7 @@ from corsage.core.registry import LIKELIHOODS
 from corsage.solvers.known_clusters.folds import HELD_OUT_FOLDS
 from corsage.solvers.known_clusters.variances.found_groups import found_groups
 from corsage.solvers.known_clusters.variances.mixtures import Told
+from corsage.strategies.known_clusters.aside import sets_aside
 from corsage.strategies.known_clusters.clusters.cohorts import (
     ClusterNames,
     Cohort,
@@ -47,6 +48,9 @@ EVERYBODY_IN = "all"
 MOST_LOOKED_AT = 20_000_000
 """n d^3 beyond which mixtures take minutes: each is fitted without each fold."""
 FEW_ROWS = 2
+UNLIKELY = "; fewer are likelier (BIC)"
+NONE_PAY = "none that pay: one centre"
+NOT_JUDGED = "not looked for (too few users or rows, or labels without noise): one centre"
 
 
 def looked_for(solution: MixedSolution) -> Script[None]:
@@ -54,9 +58,14 @@ def looked_for(solution: MixedSolution) -> Script[None]:
     job, state = solution.job, solution.state
     check(solution)
     present = KnownClusters(job, together=True).meet(ClusterNames())
+    if any(member.cluster for member in job.members.everybody.values()):
+        job.note(
+            "mixed-grouping=found: the known clusters are not used; mixed-grouping=known takes them"
+        )
     sums = state.sums
     if not sums.folds:
         sums = yield from asked(solution, present)
+    sums = sums.moved(dict.fromkeys(sums.users, EVERYBODY_IN))  # those that are kept know groups
     state.groups = of_sums(solution, sums)
     if state.groups.of:
         state.clusters = ClusterNames()
@@ -156,7 +165,8 @@ def of_sums(solution: MixedSolution, sums: KeptSums) -> FoundGroups:
     """The groups by all users that are like the others; who is not has one as well."""
     job, d = solution.job, solution.size
     users = sums.in_order([EVERYBODY_IN], d)
-    alike = solution.own_sums.fit.alike(users) if plain(job) else users
+    guarded = plain(job) and sets_aside(job, solution.keys)  # else groups come first
+    alike = solution.own_sums.fit.alike(users) if guarded else users
     inside = [*alike.users]
     folds = [fold.of_users(inside).in_order([EVERYBODY_IN], d) for fold in sums.folds]
     counts = np.stack([fold.counts for fold in folds])
@@ -164,7 +174,7 @@ def of_sums(solution: MixedSolution, sums: KeptSums) -> FoundGroups:
     found = found_groups(
         parts, counts, alike.drawn(job.config.run.seed), job.config.model.intercept
     )
-    tried = [(one.groups, one.gain, one.sure) for one in found.tried]
+    tried = [(one.groups, one.gain, one.sure, one.likely) for one in found.tried]
     if found.mixture is None:
         return FoundGroups(json.dumps({"tried": tried}))
     mixture = found.mixture
@@ -187,10 +197,15 @@ def findings(groups: FoundGroups) -> list[Finding]:
     names = sorted({*groups.of.values()})
     sizes = [sum(own == name for own in groups.of.values()) for name in names]
     some = ", ".join(map(str, sizes))
-    rows = [("groups", f"{len(names)}, of {some} users" if names else "none that pay: one centre")]
-    for count, gain, sure in told.get("tried", []):
-        apart = f"{-gain:+.1%} held-out squared error ({abs(sure):.1f} standard errors)"
-        rows.append((f"{count} groups beside one centre", apart))
+    none = NONE_PAY if told.get("tried") else NOT_JUDGED
+    rows = [("groups", f"{len(names)}, of {some} users" if names else none)]
+    for count, gain, sure, likely in told.get("tried", []):
+        errors = f"{abs(sure):.1f} standard errors"
+        if gain * sure < 0:  # of all users together it is the other way round
+            errors = f"{-sure:+.1f} standard errors where no few users decide"
+        apart = f"{-gain:+.1%} held-out squared error ({errors})"
+        more = "" if likely else UNLIKELY
+        rows.append((f"{count} groups beside one centre", apart + more))
     return [Finding("groups that were found", rows)]
 
 

@@ -112,8 +112,10 @@ def wrong(wrapper: Wrapper, strategy: Strategy[Any, Any]) -> str:
     job, config = strategy.job, strategy.config
     if not as_sent(strategy):
         return "it clips a model that comes back as it was sent, and only such a one is averaged"
-    if config.robust.on:
-        return f"with robust={config.robust.robust} users' arrays come as rows; set robust=none"
+    if config.robust.on or config.train.end_heads:
+        ends = "end-heads sends means of features, to which it adds no noise; leave end-heads out"
+        robust = f"with robust={config.robust.robust} users' arrays come as rows; set robust=none"
+        return robust if config.robust.on else ends
     if config.server.on:
         return (
             "its noise is for the users' mean, which server-optimizer="

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from corsage import fit, load, simulate
+import corsage
+from corsage import MixedModel, fit, load, simulate
 from corsage.app import command
 from corsage.app.output.answer import ahead, ahead_for_most, differs_most, lines
 from corsage.app.output.notes import notes
@@ -137,6 +138,7 @@ def test_a_command_has_the_same_answer(tmp_path: Path, capsys: pytest.CaptureFix
         (["nofile.csv", "user=a", "label=b"], "nofile.csv: no such file"),
         (["user=a", "label=b"], "fit: name a file"),
         (["t.csv", "user=shop"], "fit: label=COLUMN is missing"),
+        (["t.csv", "--user=shop", "--label=sale"], "no column 'sale' in the header"),
         (["t.csv", "u.csv", "user=a", "label=b"], "fit: one file"),
     ],
 )
@@ -297,3 +299,21 @@ def test_who_was_not_judged_leaves_the_data_those_of_the_run(
     assert not end.value.code
     (folder,) = Path("runs").iterdir()
     assert len(load(folder)["mixed-model"].users_data().users) == 8
+
+
+def test_a_key_that_the_model_cannot_mean_ends_a_fit() -> None:
+    """And is not answered by what is left of the comparison, as if nothing had been asked."""
+    with pytest.raises(ConfigError, match="mixed-random=z: no column of that name"):
+        fit(made(8, 6), user="shop", label="sales", mixed_random="z", progress=False)
+
+
+@pytest.mark.parametrize("door", [fit, corsage.study])
+def test_a_class_in_the_place_of_a_strategy_is_one_line(door: Any) -> None:
+    keys = {"strategy": MixedModel} if door is fit else {"strategies": MixedModel}
+    with pytest.raises(ConfigError, match=r"is no strategy|is no name"):
+        door(data=made(8, 6), user="shop", label="sales", **keys)
+
+
+def test_a_slip_in_labels_is_said_of_them() -> None:
+    with pytest.raises(ConfigError, match="Did you mean numbers"):
+        fit(made(8, 6), user="shop", label="sales", labels="number", progress=False)

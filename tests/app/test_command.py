@@ -121,7 +121,7 @@ def test_mistakes_are_one_line(
 
 @pytest.mark.parametrize(
     ("word", "meant"),
-    [("exprt", "the command export"), ("--hepl", "--help"), ("help", "--help")],
+    [("exprt", "the command export"), ("--hepl", "--help"), ("hlep", "--help")],
 )
 def test_a_command_that_there_is_not(
     capsys: pytest.CaptureFixture[str], word: str, meant: str

@@ -145,6 +145,7 @@ def test_who_was_forgotten_does_not_come_back(
     [
         ({"strategy": "mixed-model,local", "local_rounds": 0}, GONE, "local cannot forget"),
         ({"new_users": 0.2}, GONE, "has users that are new"),
+        ({"test_fraction": 0}, GONE, "was fitted to all rows"),
         ({"mixed_keep_sums": "false"}, GONE, "set mixed-keep-sums=true"),
         ({"known_gamma": 1.0, "mixed_variances": "auto"}, GONE, "sums of each user are not kept"),
         ({"mixed_variances": "summed"}, GONE, "sums of each user are not kept"),

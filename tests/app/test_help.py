@@ -11,6 +11,7 @@ from corsage.app.command import main, run
 from corsage.app.help.commands import COMMANDS
 from corsage.app.help.facts import FACTS
 from corsage.app.help.pages import topics
+from corsage.app.output.usage import narrowed
 from corsage.app.preflight import check_simulation
 from corsage.core.configuration.command_line import read_words
 from corsage.core.configuration.config import Config
@@ -83,6 +84,20 @@ def test_a_topic_has_a_page(capsys: pytest.CaptureFixture[str], topic: str, said
 def test_a_run_has_a_page_and_a_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert "evaluate-every" in shown(capsys, "run", "--help")
     assert shown(capsys, "--version") == f"corsage {corsage.__version__}\n"
+
+
+@pytest.mark.parametrize("topic", [[], ["mixed-model"], ["lr"], ["fit"]])
+def test_help_is_a_word_too(capsys: pytest.CaptureFixture[str], topic: list[str]) -> None:
+    assert shown(capsys, "help", *topic) == shown(capsys, "--help", *topic)
+
+
+def test_what_a_line_has_no_room_for_goes_on_in_the_next() -> None:
+    """No word stands alone on a line because its line was a little too long."""
+    text = "one two three four\nfive six\n\n  KEY  six seven eight\n       nine\n  ONE  ten\n"
+    wanted = (
+        "one two three\nfour five six\n\n  KEY  six seven\n       eight\n       nine\n  ONE  ten\n"
+    )
+    assert narrowed(text, 16) == wanted
 
 
 @pytest.mark.parametrize(("topic", "meant"), [("fedrap", "fedrep"), ("momentun", "momentum")])

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 from rich.console import Console
+from rich.text import Text
 
 from corsage.app.output.notes import notes
 from corsage.app.output.progress import Progress
@@ -22,7 +23,7 @@ from corsage.app.output.summary import (
     human_seconds,
     summary_table,
 )
-from corsage.app.output.terminal import terminal
+from corsage.app.output.terminal import Airy, Name, heads, terminal
 from corsage.app.report import plots
 from corsage.app.report.chart import Chart
 from corsage.app.report.curves import measure_chart
@@ -188,6 +189,18 @@ def test_table_never_cuts_a_number() -> None:
     text = shown(results)
     assert text.count("…") == 1
     assert all(number in text for number in ("123 MB", "568 MB", "99,999", "3m 20s"))
+
+
+def test_notes_below_a_table_in_parts_are_as_wide_as_the_widest() -> None:
+    """The last part may be of one column, in which the words of a note have no room."""
+    table = Airy()
+    heads(table, ["strategy", "first" * 6, "second" * 6, "x"])
+    table.add_row(Name("fedavg"), *map(Text, "123"))
+    table.caption, table.caption_justify = Text("a-word-of-some-length " * 3), "left"
+    console = Console(file=io.StringIO(), width=60, force_terminal=False)
+    console.print(table, crop=False)
+    *_, note, _ = console.file.getvalue().rstrip().splitlines()  # type: ignore[attr-defined]
+    assert note.split() == ["a-word-of-some-length"] * 2
 
 
 def test_best_mean_is_bold_and_dropped_users_are_named() -> None:

@@ -152,6 +152,18 @@ def test_what_is_wrong_is_one_line(
     assert code == 2 and not out and why in error and error.count("\n") == 1
 
 
+def test_a_cell_that_is_no_number_is_named_by_its_line_in_the_file(
+    table: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not by its place among its user's rows, nor among those that are not blank."""
+    run, folder = table
+    for cell, why in (("x", "'x' is not a number"), ("", "is missing")):
+        text = f"school,a,b\ns2,1,2\n\ns1,1,2\ns1,{cell},2\n"
+        (folder / "bad.csv").write_text(text)
+        code, _, error = said([str(run), "strategy=exact-local", str(folder / "bad.csv")], capsys)
+        assert code == 2 and "line 5, column 'a'" in error and why in error
+
+
 def test_a_new_user_gets_what_all_share(
     table: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,7 +27,7 @@ def test_sums_are_exact_in_whatever_parts_and_order(size: int, kind: type, sprea
         assert sum(each) == sum(map(Fraction, whole[:, place].tolist()))
     order = rng.permutation(9)
     parts = ExactSum((size,))
-    for some in (order[:1], order[1:5], order[5:]):
+    for some in (order[:1], order[1:4], order[4:]):  # 1, 3 and 5 users
         parts.add(rows[some], weights[some])
     np.testing.assert_array_equal(parts.rows(), whole)
     alone = [(weights[u], rows[u : u + 1]) for u in order[:4]]
@@ -35,6 +35,14 @@ def test_sums_are_exact_in_whatever_parts_and_order(size: int, kind: type, sprea
     wanted = (whole[0] / weights.sum()).astype(kind)
     np.testing.assert_array_equal(mean_of([*alone, rest], weights.sum(), np.dtype(kind)), wanted)
     np.testing.assert_array_equal(parts.mean(weights.sum(), np.dtype(kind)), wanted)
+
+
+def test_huge_sums_are_exact_too() -> None:
+    """A bound that single precision cannot hold is none."""
+    rows = np.array([[3e38], [-3e38], [2e30], [1.0000001e30]], np.float32)
+    whole = ExactSum((1,)).add(rows, np.array([8.0, 8, 5, 3])).rows()
+    each = zip((8, 8, 5, 3), rows[:, 0], strict=True)
+    assert sum(map(Fraction, whole[:, 0].tolist())) == sum(w * Fraction(float(v)) for w, v in each)
 
 
 @pytest.mark.parametrize("where", [0, blocks.PIECE_NUMBERS, LONG - 1])

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from corsage.core.errors import ModelError
 from corsage.core.messages.encoding import decode
+from corsage.strategies.fedproto import far
 from tests.support.reference import (
     Vector,
     agrees,
@@ -96,3 +97,31 @@ def test_without_the_term_it_is_local_training() -> None:
 def test_what_has_no_prototypes_is_refused(keys: dict[str, Any], why: str) -> None:
     with pytest.raises(ModelError, match=why):
         run("fedproto", **keys)
+
+
+def test_only_prototypes_of_a_class_are_held_against_each_other() -> None:
+    """Most users have all classes, in equal weights: who has one is no liar."""
+    rng = np.random.default_rng(0)
+    weights = np.ones((10, 4), np.float32)
+    weights[0], weights[3:, 3] = [1, 0, 0, 0], 0
+    points = 5 + rng.normal(size=(10, 4, 6)).astype(np.float32)
+    assert not far(weights[..., None] * points, weights).any()
+    lies: list[tuple[Any, Any, list[int]]] = [
+        (1e6, 1, [0, 1, 2, 3]),  # of the last class there is no test: two users have it
+        (1e6, 1e6, [0, 1, 2, 3]),
+        (-1, -1, [0, 1, 2, 3]),
+        (1, 1e-20, [0, 1, 2, 3]),
+        (np.array([[1e6], [1], [1], [1]]), 1, [0, 3]),
+    ]
+    for more, heavier, wrong in lies:
+        sent, said = weights[..., None] * points, weights.copy()
+        sent[1], said[1] = sent[1] * more, said[1] * heavier
+        found = far(sent, said)
+        assert np.flatnonzero(found[1]).tolist() == wrong, (more, heavier)
+        assert not np.delete(found, 1, 0).any()
+    sent = weights[..., None] * points
+    sent[1, 3] *= 1e6
+    assert np.argwhere(far(sent, weights)).tolist() == [[1, 3]]
+    sent = weights[..., None] * points
+    sent[0, 2] = 1e6  # of a class that it says it has not
+    assert far(sent, weights)[0].all()

@@ -69,6 +69,7 @@ def test_over_strategies_that_send_other_things_they_are_refused(name: str, wrap
         ({}, 3, "12 users are on 3 nodes.*num-nodes=12"),
         ({"weighting": "examples"}, 12, "weighting=uniform, not examples"),
         ({"robust": "median"}, 12, "robust=median users' arrays come as rows"),
+        ({"end_heads": "auto"}, 12, "end-heads sends means of features, .* no noise"),
         ({"fraction_train": 0.25}, 12, "num_sampled_clients=6, but a round has 3 users"),
         ({"name": "pfedme", "pfedme_beta": 1.5}, 12, "1.5 times the way.*would be too small"),
     ],

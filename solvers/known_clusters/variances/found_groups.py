@@ -15,6 +15,7 @@ import numpy as np
 
 from corsage.core.arrays import Floats
 from corsage.solvers.known_clusters.blocks import Sums
+from corsage.solvers.known_clusters.likelihood import noiseless
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree, levels_of
 from corsage.solvers.known_clusters.variances.mixtures import (
@@ -39,11 +40,20 @@ SURELY = 1.64
 
 @dataclass(frozen=True)
 class Tried:
-    """A number of groups, by what share it errs less than one centre, and in standard errors."""
+    """A number of groups beside one centre.
+
+    Parameters
+    ----------
+    gain : the share by which it errs less on held-out records.
+    sure : the same in standard errors over users, of whom a few do not decide: it may be below 0
+        where the gain is not.
+    likely : whether it is the likeliest number, or smaller.
+    """
 
     groups: int
     gain: float
     sure: float
+    likely: bool = True
 
 
 @dataclass(frozen=True)
@@ -52,7 +62,8 @@ class Groups:
 
     Parameters
     ----------
-    tried : all numbers that were tried.
+    tried : all numbers that were tried; none where users or rows are too few to judge them by, or
+        labels have no noise.
     mixture : the groups, the largest first.
     """
 
@@ -66,6 +77,12 @@ class Part:
 
     tree: Tree
     one: Fitted
+
+    @property
+    def noiseless(self) -> bool:
+        """True if around one centre users explain all: squares are rounding then."""
+        around = float(self.tree.users.yy.sum())
+        return noiseless(self.one.found.middle.square, around, around)
 
     def grouped(self, count: int) -> Mixture:
         """So many groups, from Ward's linkage of the users' models around one centre.
@@ -91,22 +108,31 @@ def found_groups(folds: list[Sums], counts: Floats, keys: Floats, intercept: boo
     counts : the records of each user in each fold (F, n).
     keys : a random number of each user (n,), by which covariances' shapes are chosen.
     """
+    n, d = folds[0].b.shape
+    left = counts.sum() - counts.sum(1).max()
+    most = min(MOST_GROUPS, n // LEAST_USERS) if left > d else 1
+    if most < 2:
+        return Groups([], None)
     units, whole, held = standard(folds, counts, intercept)
-    n, some = len(keys), np.flatnonzero(units.sound)
+    some = np.flatnonzero(units.sound)
     tree = Tree(whole, levels_of(np.zeros(n, np.int64), 1), counts.sum(0))
     part = Part(tree, chosen(tree, keys, some)[0])
     rests = [without(part, own, count) for own, count in zip(held, counts, strict=True)]
+    if any(each.noiseless for each in (part, *rests)):
+        return Groups([], None)
     one = errors(held, [rest.one.found.known()[0].mean for rest in rests])
     mixtures, lost = list[Mixture](), list[Floats]()
-    for count in range(2, min(MOST_GROUPS, n // LEAST_USERS) + 1):
+    for count in range(2, most + 1):
         mixtures.append(part.grouped(count))
         models = [rest.grouped(count).models(rest.tree.users) for rest in rests]
         lost.append(errors(held, models))
+    price, counted = np.log(n) / 2, range(len(mixtures))
+    likeliest = max(counted, key=lambda k: mixtures[k].bound - price * len(mixtures[k].shares))
     tried = [
-        Tried(len(m.shares), 1 - float(own.sum() / one.sum()), sure(one, own))
-        for m, own in zip(mixtures, lost, strict=True)
+        Tried(k + 2, 1 - float(own.sum() / one.sum()), sure(one, own), k <= likeliest)
+        for k, own in enumerate(lost)
     ]
-    place = taken(tried, [m.bound for m in mixtures], lost)
+    place = taken(tried, lost)
     return Groups(tried, None if place is None else settled(mixtures[place], whole, units))
 
 
@@ -142,15 +168,9 @@ def sure(one: Floats, other: Floats) -> float:
     return float(gains.sum()) / error if error else 0.0
 
 
-def taken(tried: list[Tried], bounds: list[float], lost: list[Floats]) -> int | None:
+def taken(tried: list[Tried], lost: list[Floats]) -> int | None:
     """The place of the number that is taken; None: one centre."""
-    if not tried:
-        return None
-    price = np.log(len(lost[0])) / 2
-    likeliest = int(
-        np.argmax([b - price * one.groups for b, one in zip(bounds, tried, strict=True)])
-    )
-    paying = [place for place in range(likeliest + 1) if tried[place].sure > SURELY]
+    paying = [k for k, one in enumerate(tried) if one.likely and one.sure > SURELY]
     if not paying:
         return None
     best = min(paying, key=lambda place: float(lost[place].sum()))

@@ -17,6 +17,7 @@ import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.solvers.known_clusters.blocks import Sums
+from corsage.solvers.known_clusters.likelihood import noiseless
 from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, FULL
 
 MOST_RISES = 60
@@ -123,10 +124,11 @@ def steps(
     member = np.full((n, k), (1 - FIRST_MEMBERSHIP) / max(k - 1, 1))
     member[np.arange(n), labels] = FIRST_MEMBERSHIP if k > 1 else 1.0
     now, before = centred(told, member, one, root, records), -np.inf
+    whole = float(users.yy.sum())
     for _ in range(MOST_RISES):
         yield now
-        if now.bound - before < ENOUGH:
-            return
+        if now.bound - before < ENOUGH or noiseless(now.sigma2 * records, whole, whole):
+            return  # in groups without noise the bound has no top
         before = now.bound
         now = replace(now, root=around(users, told, now, member, kind))
         told = Told.of(users, now.root)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Arrays
+from corsage.core.errors import ConfigError
 from corsage.core.messages.encoding import encode
 from corsage.core.messages.replies import Replies
 from corsage.core.registry import found
@@ -86,6 +87,9 @@ class CoinMethod(Strategy[K, S]):
         """Refuse keys that cannot be meant, before the first message."""
         job = self.job
         check_coins(self.keys, self.config.model, job.loss, job.convex)
+        estimated = self.keys.estimated and job.loss == "cross-entropy"
+        if not self.config.train.lr and (estimated or not job.convex):
+            raise ConfigError(f"{self.name}: lr=0 stands for endless pulls: set it above 0.")
         self.clusters.check()
 
     # The parts.

@@ -36,16 +36,18 @@ def check_one_output(job: Job) -> None:
     """Refuse several classes, too, whose sums would be of all pairs of classes and columns."""
     check_convex(job)
     if job.loss == "cross-entropy":
+        classes = job.agreed.num_classes
+        instead = "set loss=logistic" if classes == 2 else "take async-al2sgd or convex-clustering"
         raise ConfigError(
-            f"{job.name}: takes numbers or two classes so far (loss=logistic), and these are "
-            f"{job.agreed.num_classes} classes: take async-al2sgd, convex-clustering or fedrep."
+            f"{job.name}: takes numbers or two classes so far (loss=logistic), not "
+            f"loss=cross-entropy of {classes} classes: {instead}."
         )
 
 
 def check_coins(keys: CoinKeys, model: ModelKeys, loss: str, convex: bool) -> None:
     """The keys of a coin-throwing method."""
     check_words(keys)
-    if convex:
+    if convex and loss != "cross-entropy":
         check_estimable(keys, model, loss)
 
 

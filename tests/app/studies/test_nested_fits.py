@@ -59,6 +59,23 @@ def test_nested_runs_are_told_apart_as_by_lme4(
     assert one["bic"] == pytest.approx([1807.237, 1774.786], abs=2e-3)
 
 
+def test_what_was_fitted_to_all_rows_is_not_called_best(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its scores are of rows that it has seen: what fits more is ahead of what is true."""
+    with np.load(sleepstudy(tmp_path)) as file:
+        own = ~file["test"]
+        np.savez(tmp_path / "all.npz", **{key: file[key][own] for key in ("x", "y", "user")})
+    held = folders(tmp_path, tmp_path / "all.npz", "intercept", "intercept,x0")
+    compare(held)
+    assert "on the users' test data" in " ".join(capsys.readouterr().out.split())
+    names, zero = ("intercept", "intercept,x0"), {"test-fraction": "0"}
+    compare(folders(tmp_path, tmp_path / "all.npz", *names, **zero))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Nothing was held out" in said and "chi2 42.84" in said
+    assert "Best:" not in said and "test data" not in said
+
+
 def test_no_test_of_what_is_not_nested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = sleepstudy(tmp_path)
     one, other = folders(tmp_path, file, "intercept", "x0")

@@ -132,5 +132,22 @@ def test_groups_that_were_planted_are_found_and_of_one_cluster_none() -> None:
         assert found_groups(*drawn(seed, 0.0).folds, np.arange(45) / 45, True).mixture is None
 
 
-def test_few_users_are_not_divided() -> None:
+def test_few_users_and_few_rows_are_not_divided() -> None:
     assert not found_groups(*drawn(0, n=5).folds, np.arange(5) / 5, True).tried
+    rng = np.random.default_rng(0)  # 16 rows tell 15 coefficients, but not without a fold
+    x = np.column_stack([rng.standard_normal((16, 14)), np.ones(16)])
+    user = np.arange(16) // 2
+    rows = Rows(x, x[:, 0], user, np.arange(16) % 5, user[:8])
+    assert not found_groups(*rows.folds, np.arange(8) / 8, True).tried
+
+
+def test_labels_without_noise_end_the_search() -> None:
+    """Of three rows and four coefficients groups explain all: their bound has no top."""
+    rng, user = np.random.default_rng(0), np.repeat(np.arange(20), 3)
+    x = np.column_stack([rng.standard_normal((60, 3)), np.ones(60)])
+    theta = np.array([[1.0, 2, 3, 0], [-1, 0, 2, 0]])
+    rows = Rows(x, (x * theta[user % 2]).sum(1), user, np.arange(60) % 5, user[::3] % 2)
+    found = found_groups(*rows.folds, np.arange(20) / 20, True)
+    assert found.tried and all(np.isfinite(one.gain) for one in found.tried)
+    none = rows._replace(y=np.zeros(60))
+    assert not found_groups(*none.folds, np.arange(20) / 20, True).tried

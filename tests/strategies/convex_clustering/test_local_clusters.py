@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy.optimize import minimize
 from sklearn.metrics import adjusted_rand_score
 
 from corsage.core.errors import ConfigError
+from corsage.solvers.convex_clustering.reading import refit, refit_by_slopes
+from corsage.solvers.losses.softmax import SoftmaxLosses
 from tests.support.at_hand import central
 from tests.support.federations import federate
 
@@ -41,6 +44,18 @@ def test_a_clusters_model_is_the_minimiser_of_its_sum() -> None:
 
         best = minimize(total, np.zeros(3), method="Nelder-Mead", options={"xatol": 1e-8})
         assert total(strategy.models[4 * k]) == pytest.approx(best.fun, rel=1e-6)  # type: ignore[attr-defined]
+
+
+def test_models_without_hessians_are_those_with_them() -> None:
+    """Of several classes, with a ridge and, where samples suffice, without one."""
+    rng = np.random.default_rng(0)
+    x, y = torch.from_numpy(rng.normal(size=(120, 15))), torch.from_numpy(np.arange(120) % 4)
+    facts: dict[str, Any] = {"classes": 4, "scale": "mean"}
+    losses = SoftmaxLosses(x, y, [20] * 6, ridge=0.01, **facts)
+    labels = np.array([0, 0, 1, 1, 1, 2])
+    assert refit_by_slopes(losses, labels) == pytest.approx(refit(losses, labels), abs=1e-6)
+    one = SoftmaxLosses(x[:, :1], y, [60, 60], **facts)
+    assert refit_by_slopes(one, labels[1:3]) == pytest.approx(refit(one, labels[1:3]), abs=1e-6)
 
 
 def test_k_means_must_be_told_the_number() -> None:

@@ -15,14 +15,16 @@ from corsage.benchmarks.attack import client_of, lying
 from corsage.core.errors import ConfigError, ModelError
 from corsage.core.finite_pieces import ExactSum
 from corsage.core.messages.replies import Replies
+from corsage.core.robust import outlying
 from corsage.networks.batches import Examples
 from corsage.networks.exact import exact_heads
-from corsage.networks.exact.projection import components, probes, sketched
+from corsage.networks.exact.projection import components, probes, sketched, spread
 from corsage.networks.user_scores import all_features
 from corsage.solvers.known_clusters.variances.shared_rows import Rows, fit, possible
 from corsage.strategies.fedrep.exact_sums import ONE_HOT
 from corsage.strategies.fedrep.fedrep_exact import FedRepExact
-from corsage.strategies.rounds.means.most import means_of_most
+from corsage.strategies.fedrep.heads_at_end import differences
+from corsage.strategies.rounds.means.most import NEAR, means_of_most
 from tests.support.federations import CLUSTER_MAP, federate
 
 KEYS: dict[str, Any] = {"fedrep_exact_body_rounds": 0, "num_rounds": 1, "evaluate_every": 1}
@@ -272,3 +274,28 @@ def test_inputs_that_do_not_vary_are_refused() -> None:
     sketch = np.outer(mean, mean) @ probes(8, 4)
     with pytest.raises(ModelError, match="do not vary"):
         components(mean, 0 * sketch + np.outer(mean, mean @ probes(8, 4)), 4)
+
+
+def test_a_user_of_one_class_among_users_of_all_is_not_set_aside() -> None:
+    """Its mean is ten of the others' differences out, and yet within what records differ by."""
+    rng, data = np.random.default_rng(0), {}
+    centres = 1.5 * rng.normal(size=(5, 12))
+    for user in range(8):
+        y = rng.integers(0, 5, 900) if user else np.full(900, 2)
+        data[str(user)] = ((centres[y] + rng.normal(size=(900, 12))).astype(np.float32), y)
+    x = [x for x, _ in data.values()]
+    means = np.stack([one.mean(0) for one in x])
+    assert outlying(means)[0] and not outlying(means)[1:].any()
+    sketches = np.stack([one.T @ (one @ probes(12, 3)) / len(one) for one in x])
+    size = {name: NEAR * one for name, one in spread(means, sketches).items()}
+    true = np.sqrt(np.median([np.trace(np.cov(one.T, bias=True)) for one in x]))
+    assert size["mean"] == pytest.approx(NEAR * true, rel=0.2)
+    assert not outlying(means, least=size["mean"]).any()
+    assert not outlying(sketches, least=size["sketch"]).any()
+    for lie in (1e3, -1e3):
+        assert outlying(np.r_[lie * means[:1], means[1:]], least=size["mean"])[0]
+        assert outlying(np.r_[lie * sketches[:1], sketches[1:]], least=size["sketch"])[0]
+    seconds = np.stack([one.T @ one / len(one) for one in (np.c_[x, np.ones(900)] for x in x)])
+    below = np.tril_indices(13)
+    found = differences(seconds[:, below[0], below[1]])["first"]
+    assert found == pytest.approx(true, rel=1e-4)

@@ -16,6 +16,7 @@ from corsage.app.run.server_models import held
 from corsage.benchmarks.attack import lying, times
 from corsage.clients.fedrep.end_heads import EndHeadsClient
 from corsage.core.configuration.config import Config
+from corsage.core.messages.replies import Replies
 from corsage.networks.exact import closed_heads
 from corsage.networks.exact.closed_heads import (
     EXACT_HEAD,
@@ -26,6 +27,7 @@ from corsage.networks.exact.closed_heads import (
     Strength,
 )
 from corsage.strategies import strategy_class
+from corsage.strategies.fedrep.heads_at_end import counted
 from corsage.strategies.rounds.base import Result
 from tests.support.devices import Devices
 from tests.support.federations import Notes
@@ -221,3 +223,40 @@ def test_devices_answer_as_a_simulation_does(tmp_path: Path) -> None:
         assert found[row].per_user == wanted[row].per_user
     own = held(strategy, strategy.deliveries["fedper+gauss"])
     assert len(own) < 2000 < strategy.state.body.nbytes
+
+
+def test_a_class_that_one_user_has_is_nobody_elses_after_rounding() -> None:
+    """Sums come in single precision: the rest of a class is no class mean."""
+    for z, y in (USERS[0], records(9, 5, (3,))):
+        whole = of_all([*USERS[1:], (z, y)])
+        sent = Means(whole.second.float().double(), whole.first.float().double())
+        mine, wanted = own(z, y), of_all(USERS[1:])
+        left = sent.without(Means.of(mine.z, mine.y), 0.25)
+        for found, true in zip(left.classes, wanted.classes, strict=True):
+            assert found.numpy() == pytest.approx(true.numpy(), rel=1e-4)
+
+
+def flat(votes: Arr) -> Arr:
+    """The same of each strength."""
+    return np.full_like(votes, 1e15)
+
+
+@pytest.mark.parametrize("lie", [flat, np.negative])
+def test_votes_that_no_records_come_to_are_left_out(lie: Any) -> None:
+    keys = {"num_users": 10, "fraction_train": 1.0}
+    honest = result("fedavg", noted=(before := Notes()), **keys)
+    with lying(EndHeadsClient, {"3"}, lambda n, true, came: lie(true) if n == "votes" else true):
+        found = result("fedavg", noted=(noted := Notes()), **keys)
+    assert "by records of 10 training users" in " ".join(before.notes)
+    assert "by records of 9 training users" in " ".join(noted.notes)
+    for row in ("fedavg+exact", "fedavg+gauss", "fedavg+auto"):
+        assert found[row].score.mean > honest[row].score.mean - 0.05
+
+
+def test_the_line_says_what_share_is_right() -> None:
+    """Most voters err under no strength; who does is heard, and not silenced, in what is said."""
+    votes = np.zeros((8, 2, 2))
+    votes[0, 1], votes[:, 0, 0] = (0.4, 0.8), 0.1
+    replies = Replies(users=[*"abcdefgh"], rows={"votes": votes.astype(np.float32)})
+    found = counted({}, {"exact": [Strength(), Strength(1.0)]}, replies, True)
+    assert found.left_out["exact"] == pytest.approx((0, 0, 0.1))

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
+from corsage.core.errors import ConfigError
 from corsage.core.seeding import generator
 from corsage.experiments.known_clusters.async_l2gd import run_naive
 from corsage.networks.training import batches
@@ -35,10 +36,12 @@ from tests.support.grids import Watched
 from tests.support.known_users import (
     HIERARCHICAL,
     LOGISTIC,
+    SEVERAL,
     UNEVEN,
     Seen,
     Users,
     far,
+    several,
     strengths,
     users_of,
     written,
@@ -79,6 +82,8 @@ CASES = [
     (LOGISTIC, "user", True, 12, 100, {}),
     (LOGISTIC, "user", False, 1, 200, ONE_COIN),
     (LOGISTIC, "cluster", False, 4, 200, {"known_p": 0.4, "known_p0": 0.3}),
+    (SEVERAL, "number", False, 3, 300, {}),
+    (SEVERAL, "user", False, 12, 100, ONE_COIN),
 ]
 
 
@@ -88,6 +93,8 @@ def test_a_coalesced_run_is_the_naive_one(case: Any, seen: Seen, tmp_path: Path)
     data, gamma, unequal, nodes, iterations, keys = case
     if unequal:
         data = {**data, "cluster_map": written(tmp_path, UNEVEN)}
+    if data is SEVERAL:
+        data = {**data, "data_file": several(tmp_path)}
     users = users_of("async-l2gd", **data)
     values, text = strengths(gamma, users, tmp_path)
     more = {**data, **keys, "known_gamma": text, "known_lambda": 0.8}
@@ -120,6 +127,18 @@ def test_a_run_may_end_anywhere(
     start = np.zeros((users.n, users.d))
     wanted = run_naive(start, users.gradient, found, parameters, coins, iterations)
     assert np.abs(users.rows(models) - wanted).max() <= 1e-12 * max(np.abs(wanted).max(), 1e-6)
+
+
+def test_strengths_of_several_classes_are_of_lr_and_bear_a_ridge(tmp_path: Path) -> None:
+    """Nobody estimates variances there, which a ridge would make mean nothing."""
+    keys = {**SEVERAL, "data_file": several(tmp_path), "known_iterations": 20}
+    keys |= {"known_gamma": "auto", "known_lambda": "auto"}
+    strategy, _, _ = federate("async-l2gd", ridge=0.1, lr=0.1, **keys)
+    assert strategy.state.strengths.gamma == {"": 0.5}
+    with pytest.raises(ConfigError, match="lr=0 stands for endless pulls"):
+        federate("async-al2sgd", lr=0.0, **keys)
+    with pytest.raises(ConfigError, match="not loss=cross-entropy of 3 classes: take async-al2sgd"):
+        federate("mixed-model", **keys)
 
 
 # What is sent.

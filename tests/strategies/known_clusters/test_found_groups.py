@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import numpy as np
 import pytest
 
 from corsage.app.command import run
+from corsage.app.fitting import fit
 from corsage.app.run.loaded import load
 from corsage.core.errors import ConfigError
+from corsage.strategies.known_clusters.found_groups import findings
+from corsage.strategies.known_clusters.mixed_state import FoundGroups
 from tests.support.federations import federate, reference
 from tests.support.known_users import HIERARCHICAL
 
@@ -130,3 +134,53 @@ def test_what_groups_are_not_found_for_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=rf"mixed-grouping=found: .*{words}"):
         federate(strategy, **{**FOUND, **keys})
+
+
+def words_of(folder: Path, data: Path) -> list[str]:
+    """The words of a run on a table."""
+    words = {
+        "strategy": "mixed-model", "dataset": "npz", "data-file": data, "user-column": "user",
+        "labels": "numbers", "model": "linear", "mixed-variances": "one",
+        "mixed-intervals": "never", "mixed-grouping": "found", "run-dir": folder / "runs",
+        "cache-dir": folder / "cache",
+    }  # fmt: skip
+    return [f"{key}={value}" for key, value in words.items()]
+
+
+def test_groups_are_looked_for_anew_when_a_user_is_forgotten(tmp_path: Path) -> None:
+    """Sums that were kept know the groups of before."""
+    words = words_of(tmp_path, table(tmp_path, [6] * 30))
+    assert run([*words, "mixed-keep-sums=true"]) == 0
+    folder = next((tmp_path / "runs").iterdir())
+    before = load(folder)["mixed-model"].clusters
+    assert run(["forget", str(folder), "user=3"]) == 0
+    after = load(folder)["mixed-model"].clusters
+    assert {*before} - {*after} == {"3"} and len({*after.values()}) == 2
+    pairs = {(before[user], after[user]) for user in after}
+    assert len(pairs) == 2
+
+
+def test_known_clusters_are_not_used_which_is_said() -> None:
+    notes = reference("mixed-model", **FOUND)[2].notes
+    assert any("known clusters are not used" in note for note in notes)
+    assert not any("not like the others'" in note for note in notes)
+
+
+def test_fit_names_no_rows_that_refuse_groups(tmp_path: Path) -> None:
+    found = fit(
+        str(table(tmp_path, [12] * 12)), user="user", labels="numbers", mixed_grouping="found",
+        progress=False,
+    )  # fmt: skip
+    assert not found.failed and {*found} == {"mixed-model", "exact-global", "exact-local"}
+
+
+def test_what_is_told_of_groups_is_so() -> None:
+    """Signs are those of all users, and where few decide of the others; BIC is named."""
+    tried = [(2, 0.5, -2.0, True), (3, 0.1, 2.5, False)]
+    told = dict(findings(FoundGroups(json.dumps({"tried": tried})))[0].rows)
+    assert told["groups"] == "none that pay: one centre"
+    assert "-50.0%" in told["2 groups beside one centre"]
+    assert "+2.0 standard errors where no few" in told["2 groups beside one centre"]
+    assert told["3 groups beside one centre"].endswith("fewer are likelier (BIC)")
+    none = dict(findings(FoundGroups(json.dumps({"tried": []})))[0].rows)
+    assert none["groups"].startswith("not looked for")
