@@ -112,7 +112,7 @@ class Bundles:
         flower._verify_fab = verify
 
     def add(self, content: bytes) -> None:
-        """A bundle; Flower's own list of its files is not installed."""
+        """Note a bundle's files; Flower's own list of them is not installed."""
         with zipfile.ZipFile(io.BytesIO(content)) as bundle:
             files = {each.filename: each.CRC for each in bundle.infolist() if not each.is_dir()}
         own = {name: crc for name, crc in files.items() if not name.startswith(".info/")}
