@@ -35,6 +35,7 @@ from corsage.core.errors import CorsageError
 
 if TYPE_CHECKING:
     import httpx
+    from flwr.supercore.fab import Fab
 
 USAGE = """\
 usage: corsage supernode WORDS OF flower-supernode ...
@@ -102,8 +103,8 @@ class Bundles:
 
         plain = flower._verify_fab
 
-        def verify(fab: Any, trusted: dict[str, str]) -> bool:
-            if believed := plain(fab, trusted):
+        def verify(fab: Fab, trusted_entities: dict[str, str]) -> bool:
+            if believed := plain(fab, trusted_entities):
                 self.add(fab.content)
                 self.sweep()
             return believed
@@ -111,7 +112,7 @@ class Bundles:
         flower._verify_fab = verify
 
     def add(self, content: bytes) -> None:
-        """A bundle; Flower's own list of its files is not installed."""
+        """Note a bundle's files; Flower's own list of them is not installed."""
         with zipfile.ZipFile(io.BytesIO(content)) as bundle:
             files = {each.filename: each.CRC for each in bundle.infolist() if not each.is_dir()}
         own = {name: crc for name, crc in files.items() if not name.startswith(".info/")}

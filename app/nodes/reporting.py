@@ -78,6 +78,12 @@ def outward(phase: str, error: BaseException) -> str:
     return line(told(phase, error))
 
 
+def not_kept(user: str, cause: str) -> str:
+    """Why a user of a device is dropped whose state cannot be written; its own log says it, too."""
+    log(WARNING, "user %s: its state cannot be kept in state-dir: %s", user, cause)
+    return f"keep: {cause}"
+
+
 def told(phase: str, error: BaseException) -> str:
     """An error in words that may leave the device."""
     if isinstance(error, StateLost):

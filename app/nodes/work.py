@@ -13,16 +13,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from logging import WARNING
 from typing import Any
 
 import numpy as np
-from flwr.supercore import log
 from numpy.typing import NDArray
 
 from corsage.app.nodes.delivery import ModelDelivery, delivers
 from corsage.app.nodes.node import Node, Order, client_of
-from corsage.app.nodes.reporting import Numbers, Report
+from corsage.app.nodes.reporting import Numbers, Report, not_kept
 from corsage.app.states.pieces import ModelShelf
 from corsage.app.states.shelf import Kept
 from corsage.app.states.store import PersonalStore
@@ -230,8 +228,7 @@ class Worker:
             places[name] = int(place)
         for name, cause in self.store.save(task.round, states).items():
             good[places[name]] = False
-            self.report.failed[name] = f"keep: {cause}"
-            log(WARNING, "user %s: its state cannot be kept in state-dir: %s", name, cause)
+            self.report.failed[name] = not_kept(name, cause)
         self.report.kept = True
 
     def add(self, group: list[int], good: Bools, sent: Sent) -> None:

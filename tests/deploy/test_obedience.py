@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from corsage.app.nodes import reporting, work
+from corsage.app.nodes import reporting
 from corsage.benchmarks.device.messages import honest
 from corsage.benchmarks.device.target import Target
 from corsage.core.errors import DataError
@@ -82,7 +82,7 @@ def test_a_full_disk_is_said_in_the_devices_own_log(
 ) -> None:
     """And to the server; what was there before stays, and it goes on when there is room."""
     lines: list[str] = []
-    monkeypatch.setattr(work, "log", lambda level, text, *own: lines.append(text % own))
+    monkeypatch.setattr(reporting, "log", lambda level, text, *own: lines.append(text % own))
 
     def full(*_: Any) -> None:
         raise OSError(28, os.strerror(28))

@@ -226,6 +226,28 @@ def test_nor_does_one_that_somebody_else_signed(
     assert not (markers / "device").exists()
 
 
+def test_nor_does_one_that_was_changed_after_it_was_signed(
+    site: Site, evil: Path, markers: Path, tmp_path: Path
+) -> None:
+    """The signature is the right key's, of what the bundle was before."""
+    signer_key(tmp_path / "other.key")
+    shelf, signer = (site.folder / "site" / name for name in ("server/apps", "secret/signer.key"))
+    code = (evil / "mine.py").read_text()
+    (evil / "mine.py").write_text(f"{code}# harmless\n")
+    put_on_shelf(evil, tmp_path / "other.key", shelf)
+    entry = shelf / "evil.app.1.0.0.json"
+    right = sign((shelf / "evil.app.1.0.0.fab").read_bytes(), signer, 365)
+    (evil / "mine.py").write_text(code)
+    put_on_shelf(evil, tmp_path / "other.key", shelf)
+    content = json.loads(entry.read_text())
+    entry.write_text(json.dumps({**content, "verifications": [right]}))
+    site.ask(PIPED.replace("@corsage/corsage==0.1.0", "@evil/app==1.0.0"))
+    assert json.loads((markers / "replies").read_text()) == ["The FAB could not be verified."] * 2
+    assert not (markers / "device").exists()
+    for user in USERS:
+        assert "Traceback" not in site.log(user) and "FAB verification failed" in site.log(user)
+
+
 def test_a_signed_app_runs_and_a_run_that_fails_is_one_line(site: Site) -> None:
     done = site.ask(RUN.format(keys=KEYS))
     (folder,) = (site.folder / "site" / "server" / "state" / "runs").iterdir()
