@@ -60,9 +60,9 @@ def fit(
     if data is None and x is None:
         raise ConfigError("fit: give data, or x and y.")
     named = keys.pop("strategy", AUTOMATIC)
-    several = isinstance(named, Sequence) and not isinstance(named, str)
-    listed: list[Any] = [*named] if several else [named]
-    if not all(isinstance(one, str) for one in listed):
+    given: Any = named
+    listed = [given] if isinstance(given, str) or not isinstance(given, Sequence) else [*given]
+    if not all(isinstance(name, str) for name in listed):
         return simulate(listed, data, x=x, y=y, user=user, label=label, cluster=cluster, **keys)
     progress, callbacks = bool(keys.pop("progress", True)), keys.pop("callbacks", ())
     with calm_log(watched=is_tty(sys.stderr)):

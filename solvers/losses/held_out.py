@@ -66,4 +66,4 @@ def bounded(losses: Floats) -> Floats:
     found[:, loud] = low[loud] + limit / differ[loud] * (losses[:, loud] - low[loud])
     level = np.where(np.isfinite(low), low, 0.0)
     most = HIGHEST * (limit + float(np.quantile(np.abs(level), 0.75)))
-    return found - (level - level.clip(-most, most))
+    return np.asarray(found - (level - level.clip(-most, most)))
