@@ -14,10 +14,10 @@ from html import escape
 from itertools import pairwise
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from corsage.app.output.summary import Result, human_seconds, shared_measure, summary_table
+from corsage.app.output.terminal import terminal
 from corsage.app.output.usage import command
 from corsage.core.clock import COMMAND_START
 from corsage.core.configuration.command_line import exampled, read_words
@@ -111,7 +111,7 @@ def take(runs: Path) -> Path:
     logging.getLogger("flwr").setLevel(logging.ERROR)
     folder = runs / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_tour"
     guarded(folder.mkdir, parents=True)
-    console, shown, marks = Console(), [], [COMMAND_START.get(time.monotonic()), time.monotonic()]
+    console, shown, marks = terminal(), [], [COMMAND_START.get(time.monotonic()), time.monotonic()]
     for stop in STOPS:
         print(stop.title, file=sys.stderr, flush=True)
         with contextlib.redirect_stdout(io.StringIO()):  # its findings are in its report
