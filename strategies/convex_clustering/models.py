@@ -40,7 +40,7 @@ def check_convex(job: Job, network: Network) -> None:
 
 
 def check_ridge(job: Job, network: Network) -> None:
-    """Refuse losses of several classes of which hardly any user has a minimum: that takes minutes."""
+    """Refuse losses of several classes of which few users have a minimum: that takes minutes."""
     from corsage.solvers.convex_clustering.batched import MOST_WITH_HESSIANS
 
     d = network.whole.stop
