@@ -124,10 +124,11 @@ class CsvKeys(FeatureKeys, ColumnKeys):
     """Keys of a CSV file."""
 
     drop_columns: tuple[str, ...] = key(
-        (), "csv, frames: columns that are left out, with commas; all others are the input"
+        (), "columns of a file or a frame that are left out, with commas; all others are the input"
     )
     category_columns: tuple[str, ...] = key(
-        (), "csv, frames: columns that are categories though they look like numbers, with commas"
+        (),
+        "columns of a file or a frame that are categories though they look like numbers, with commas",
     )
 
 
