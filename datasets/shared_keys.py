@@ -128,7 +128,7 @@ class CsvKeys(FeatureKeys, ColumnKeys):
     )
     category_columns: tuple[str, ...] = key(
         (),
-        "columns of a file or a frame that are categories though they look like numbers, with commas",
+        "columns of a file or a frame that are categories, if they look like numbers, with commas",
     )
 
 
