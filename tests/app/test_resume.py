@@ -17,16 +17,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from corsage.app.client_app import app
 from corsage.app.command import run
-from corsage.app.local_grid import LocalGrid
 from corsage.app.run.checkpoint import found
 from corsage.app.run.loaded import load
 from corsage.app.run.run_folder import RunFolder
 from corsage.benchmarks.chaos.damage import damage
 from corsage.core.configuration.config import Config
 from corsage.core.errors import CheckpointError, DataError, RoundFailed
-from corsage.strategies import strategy_class
 from corsage.strategies.fedavg import FedAvg
 from tests.support.killing import SCRIPT
 
@@ -395,23 +392,3 @@ def test_a_run_killed_before_it_began_says_what_to_do(
 ) -> None:
     assert run(["--resume", str(tmp_path)], "") == 2
     assert "start a new run" in line_of(capsys)
-
-
-def coefficient(file: Path, slope: float) -> float:
-    """The slope that is found in a file with this one."""
-    rng = np.random.default_rng(0)
-    x, user = rng.standard_normal((160, 2)), np.repeat(np.arange(8), 20)
-    np.savez(file, x=x, y=x @ [1.0, slope], user=user, cluster=user % 2)
-    keys = {
-        "dataset": "npz", "data-file": str(file), "labels": "numbers", "user-column": "user",
-        "cluster-column": "cluster", "model": "linear", "scale": "none",
-    }  # fmt: skip
-    result = strategy_class("exact-global")(Config.parse(keys)).start(LocalGrid(app, 2))
-    estimates = result.summaries[0].estimates
-    assert estimates is not None
-    return float(estimates["coefficients"][1]["estimate"])
-
-
-def test_every_run_has_the_file_as_it_is_then(tmp_path: Path) -> None:
-    for slope in (2.0, -5.0, 20.0):
-        assert coefficient(tmp_path / "data.npz", slope) == pytest.approx(slope)
