@@ -17,7 +17,7 @@ from corsage.app.client_app import make_client_app
 from corsage.app.engines import number_of_nodes
 from corsage.app.given import Data, data_of, moved
 from corsage.app.local_grid import LocalGrid
-from corsage.app.output.notebook import calm_log
+from corsage.app.output.notebook import calm_log, in_float32
 from corsage.app.output.progress import is_tty, watcher
 from corsage.app.output.remarks import Remarks
 from corsage.app.output.usage import in_a_line
@@ -156,7 +156,7 @@ def simulate(  # noqa: PLR0913 (data in every form that people have them in)
     >>> len(found["fedrep"].users)
     8
     """
-    with calm_log(watched=is_tty(sys.stderr)):
+    with calm_log(watched=is_tty(sys.stderr)), in_float32():
         if progress:
             warn_if_untested()
         columns = {"user": user, "label": label, "cluster": cluster}

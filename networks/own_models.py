@@ -48,6 +48,11 @@ def make_own(keys: ModelKeys, shape: Shape, outputs: int) -> nn.Module:
             f"model={said(keys)}: the factory returned {type(module).__name__}, "
             "it must return a torch.nn.Module."
         )
+    if doubles := [name for name, own in module.named_parameters() if own.dtype == torch.float64]:
+        raise ModelError(
+            f"model={said(keys)}: {doubles[0]} is float64, samples are float32; "
+            "model.float() makes them alike."
+        )
     return module
 
 

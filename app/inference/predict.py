@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from logging import LogRecord, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,13 +64,31 @@ def predict(words: Words) -> None:
     place, file = words.files
     models, rows = models_in(place, words.keys.get("strategy", "")), read_rows(Path(file))
     owners = owners_of(rows, models, words)
-    found = predicted(rows, owners, models, words)
+    with once():
+        found = predicted(rows, owners, models, words)
     text = written(rows, found)
     if out := words.options.get("--out"):
         guarded(write_atomically, Path(out).expanduser(), text)
         print(f"{out}: {len(rows):,} rows, {models.row}", file=sys.stderr)
     else:
         sys.stdout.write(text)
+
+
+@contextmanager
+def once() -> Iterator[None]:
+    """What the models of several users say of a column alike is logged once."""
+    log, told = getLogger("corsage"), set[str]()
+
+    def is_new(record: LogRecord) -> bool:
+        known, line = len(told), record.getMessage()
+        told.add(line)
+        return len(told) > known
+
+    log.addFilter(is_new)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_new)
 
 
 def owners_of(rows: Rows, models: Models, words: Words) -> NDArray[Any]:

@@ -31,6 +31,19 @@ def line() -> Write | None:
 
 
 @contextmanager
+def in_float32() -> Iterator[None]:
+    """Torch's default type is that of samples and models, whatever a notebook has set."""
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
 def calm_log(watched: bool) -> Iterator[None]:
     """Flower's log while strategies run from Python: warnings only, coloured if it is `watched`."""
     level = FLOWER_LOGGER.level

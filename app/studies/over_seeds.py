@@ -25,6 +25,8 @@ Json = dict[str, Any]
 NEW_USERS = "+new"
 """Ends the names of rows that are of other users than all others."""
 INTERVAL_LEVEL = 0.95
+INPUTS = ("feature-columns", "drop-columns", "category-columns", "scale", "missing")
+"""Keys that say what models see of the same records of the same users."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,11 @@ class Done:
 
     @cached_property
     def data(self) -> dict[str, Value]:
-        """The keys that say who its users are and what they have."""
+        """The keys that say who its users are and which records they have."""
         config = self.config
         keys = flatten(config.data) | {"partition": config.data.dealing} | flatten(config.new)
-        keys.pop("cache-dir", None)
+        for name in ("cache-dir", *INPUTS):
+            keys.pop(name, None)
         return {**keys, "num-users": config.federation.num_users}
 
 

@@ -164,6 +164,20 @@ def test_a_cell_that_is_no_number_is_named_by_its_line_in_the_file(
         assert code == 2 and "line 5, column 'a'" in error and why in error
 
 
+def test_a_word_that_nobody_had_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not once a user."""
+    lines = [f"s{i % 3},{i % 5},{'uv'[i % 2]},{i}" for i in range(60)]
+    (tmp_path / "words.csv").write_text("\n".join(["school,a,word,score", *lines]))
+    keys = {**KEYS, "strategy": "exact-local", "run-dir": str(tmp_path / "runs")}
+    run = simulate(Config.parse({**keys, "data-file": str(tmp_path / "words.csv")}))
+    (tmp_path / "new.csv").write_text("school,a,word\ns0,1,w\ns1,1,w\ns2,1,x\n")
+    assert predict.run([str(run), str(tmp_path / "new.csv")]) == 0
+    told = [r.getMessage() for r in caplog.records if "not there" in r.msg]
+    assert [line.split("'")[3] for line in told] == ["w", "x"]
+
+
 def test_a_new_user_gets_what_all_share(
     table: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,6 +33,18 @@ class Net(nn.Module):
         return torch.as_tensor(self.head(torch.relu(self.body(x))))
 
 
+def test_what_torch_makes_by_default_in_a_notebook_is_no_matter() -> None:
+    names = ["fedrep", "fedproto"]
+    usual = simulate(names, USERS, **QUICK)
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = simulate(names, USERS, **QUICK)
+        assert torch.get_default_dtype() == torch.float64
+        assert [found[n].per_user for n in names] == [usual[n].per_user for n in names]
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_own_users_and_nothing_on_disk(cache: Path) -> None:
     before = sorted(cache.rglob("*"))
     found = simulate("fedrep,local", USERS, **QUICK)
@@ -166,6 +178,7 @@ def test_a_copy_in_another_process_has_the_same_name() -> None:
         (Net(4).body, r"model=Linear: returns \(3, 4\).*must return \(3, 3\)"),
         (lambda: None, "model=<lambda>: the factory returned NoneType"),
         (nn.Linear(9, 3), r"model=Linear: fails on data of shape \(3, 4\)"),
+        (nn.Linear(4, 3).double(), r"model=Linear: weight is float64.*model.float\(\)"),
         ("object-0123", "an object of another process"),
         ([1, 2], "neither a torch.nn.Module nor callable"),
     ],

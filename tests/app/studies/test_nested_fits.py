@@ -88,6 +88,20 @@ def test_no_test_of_what_is_not_nested(tmp_path: Path, capsys: pytest.CaptureFix
     assert "other data (180 and 144 records)." in said and "chi2" not in said
 
 
+def test_other_inputs_of_the_same_records_are_on_the_same_users(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"{i % 4},{i % 7},{i % 5},{i % 11}" for i in range(80)]
+    (tmp_path / "scores.csv").write_text("\n".join(["user,a,b,label", *lines]))
+    words = ["strategy=mixed-model", "dataset=csv", f"data-file={tmp_path / 'scores.csv'}"]
+    words += ["labels=numbers", "mixed-intervals=never", f"run-dir={tmp_path / 'runs'}"]
+    for columns in ("a", "a,b"):
+        run([*words, f"feature-columns={columns}"])
+    compare(sorted(map(str, (tmp_path / "runs").iterdir())))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "for certain: mixed-model feature-columns=" in said and "same users" not in said
+
+
 def fit(numbers: int, loglik: float, fixed: tuple[str, ...] = ("x",), **levels: Any) -> Fit:
     """A stored fit; levels are a shape, the coefficients that vary, and whether around 0."""
     known = {
