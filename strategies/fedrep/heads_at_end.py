@@ -27,7 +27,7 @@ from corsage.core.errors import RoundFailed
 from corsage.core.messages.replies import Replies, name_users
 from corsage.core.messages.schema import Schema
 from corsage.core.messages.wire import END_HEAD, ROWS_BY_USER
-from corsage.core.pairs.hurt import NEW_SUFFIX
+from corsage.core.pairs.hurt import NEW_SUFFIX, REFERENCES, ROW_ALONE
 from corsage.strategies.fedrep.exact_sums import MOST_NUMBERS
 from corsage.strategies.fedrep.softmax_centres import voters
 from corsage.strategies.rounds.algorithm import EVALUATED_AT_ONCE
@@ -87,7 +87,7 @@ class AtEnd:
 
 def summaries(strategy: Any_) -> list[Summary]:
     """The rows that `end-heads` names; a line for each that there cannot be, but of no body."""
-    if not strategy.shared():  # users are alone
+    if strategy.name in REFERENCES[ROW_ALONE]:  # who is alone is the bar, and has its own head
         return []
     wanted = [*strategy.config.train.end_heads]
     possible = heads_of(strategy)

@@ -18,6 +18,8 @@ from corsage.benchmarks.attack import lying, times
 from corsage.clients.fedrep.end_heads import EndHeadsClient
 from corsage.core.configuration.config import Config
 from corsage.core.messages.replies import Replies
+from corsage.core.registry import ALGORITHMS
+from corsage.datasets.dealing.federated import simulated
 from corsage.networks.exact import closed_heads
 from corsage.networks.exact.closed_heads import (
     EXACT_HEAD,
@@ -31,7 +33,7 @@ from corsage.strategies import strategy_class
 from corsage.strategies.fedrep.heads_at_end import counted
 from corsage.strategies.rounds.base import Result
 from tests.support.devices import Devices
-from tests.support.federations import Notes
+from tests.support.federations import Notes, federate
 
 Arr = np.ndarray[Any, np.dtype[np.float64]]
 CLASSES, WIDTH = 4, 5
@@ -183,6 +185,51 @@ def test_a_head_that_has_seen_the_records_is_no_candidate(rounds: int) -> None:
     assert ("prior" in " ".join(noted.notes)) and ("no candidate" in " ".join(noted.notes)) == (
         rounds == 12
     )
+
+
+WITHOUT = ("local", "exact-local")
+"""Who is alone is the bar, of which no line says that it has no common body."""
+OWN_KEYS: dict[str, dict[str, Any]] = {
+    "fedavg": {"server_optimizer": "adam", "server_lr": 0.01},
+    "ditto": {"weighting": "examples"},
+}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_method_has_heads_over_its_own_body_or_says_why_not(name: str) -> None:
+    """The ridge around all users' head, in numpy, over the body that the method shares."""
+    keys = {"num_rounds": 2, "hidden": "16", "end_heads": "exact", **OWN_KEYS.get(name, {})}
+    strategy, found, noted = federate(name, **keys)
+    if f"{name}+exact" not in {row.strategy for row in found.summaries}:
+        line = f"no heads at the end (end-heads): {name} has no body that all users share"
+        assert (line in noted.notes) == (name not in WITHOUT)
+        return
+    config, shared = strategy.config, strategy.shared()
+    net, data = strategy.job.network, simulated(config.data, 12, config.run.seed)
+    flat = shared["model"][net.body] if "model" in shared else shared["body"]
+    w, b = net.named(flat, net.body).values()
+
+    def features(x: Arr) -> Arr:
+        raw = ((x - data.shift) * data.scale).reshape(len(x), -1)
+        return np.c_[np.maximum(raw @ w.T + b, 0), np.ones(len(x))]
+
+    own = {
+        user: (features(data[user].x_train), np.eye(10)[data[user].y_train]) for user in data.users
+    }
+    n = np.array([len(y) if config.train.weighting == "examples" else 1.0 for _, y in own.values()])
+    s, c = (
+        np.average([z.T @ q / len(z) for z, q in rows], 0, n)
+        for rows in ([(z, z) for z, _ in own.values()], [*own.values()])
+    )
+    unit = np.r_[np.full(16, np.sqrt(np.diag(s)[:-1].mean())), 1.0]
+    ridge, pull = (strategy.deliveries[f"{name}+exact"].options[k] for k in ("ridge", "pull"))
+    cross = s / np.outer(unit, unit) + np.diag(np.r_[np.full(16, ridge), 1e-9])
+    middle = np.linalg.solve(cross, c / unit[:, None])
+    for user, (z, y) in own.items():
+        a, q = z / unit, features(data[user].x_test) / unit
+        theta = np.linalg.solve(a.T @ a + pull * np.eye(17), a.T @ y + pull * middle)
+        right = np.mean((q @ theta).argmax(1) == data[user].y_test)
+        assert found[f"{name}+exact"].per_user[user] == pytest.approx(right, abs=1e-9)
 
 
 def test_what_has_no_heads_says_why() -> None:
