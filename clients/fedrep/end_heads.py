@@ -6,27 +6,39 @@ user's records, the body, what all users' records come to, and the strengths.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from corsage.clients.base import Got, Models, Sent
+from corsage.clients import client_class
+from corsage.clients.base import Client, Got, Models, Sent
 from corsage.clients.fedrep.fedrep_exact import LARGEST_STRENGTH, Answer, FedRepExactClient
-from corsage.core.arrays import Array, Floats32
+from corsage.core.arrays import Array, Arrays, Floats32
+from corsage.core.cache import Cache
 from corsage.core.errors import UserError
 from corsage.core.messages.asked import ANY, Takes, floats
 from corsage.core.messages.fields import OneOf, Real
-from corsage.core.messages.wire import END_HEAD
+from corsage.core.messages.wire import END_HEAD, Task
+from corsage.datasets.user_data import FederatedData
 from corsage.networks.batches import Examples
-from corsage.networks.exact import closed_heads
+from corsage.networks.exact import closed_heads, exact_heads
 from corsage.networks.exact.closed_heads import CLOSED_HEADS, Means, Own, Strength
 from corsage.networks.exact.exact_heads import Designs, as_rows, as_theta, unpacked
+from corsage.networks.network import Network
+from corsage.networks.user_scores import features_of_each
 
 MOST_VOTED = 300
 """Records of a user that are left out in turn, at most."""
+
+
+def client_for(task: Task) -> type[EndHeadsClient]:
+    """The client of a task: what users keep is asked for where parts of a body are theirs."""
+    own = task.model.batch_norm == "personal" or task.model.personal or task.model.shared
+    return OwnPartsClient if own and client_class(task.algorithm).personal else EndHeadsClient
 
 
 class EndHeadsClient(FedRepExactClient):
@@ -47,6 +59,24 @@ class EndHeadsClient(FedRepExactClient):
         },
         squares=0,
     )
+
+    def __init__(
+        self,
+        task: Task,
+        users: Sequence[str],
+        data: FederatedData,
+        network: Network,
+        states: Sequence[Arrays],
+        cache: Cache | None = None,
+    ) -> None:
+        super().__init__(task, users, data, network, states, cache)
+        facts = task.shape, task.num_classes, task.seed
+        plain = closed_heads.undivided(network, task.model, *facts)
+        self.divided = network  # between users and server, where more than a head is users' own
+        if plain is not network:
+            self.full, self.network = plain, plain if self.settings.augment else plain.rear
+            self.cls = client_class(task.algorithm)
+        self.bodies: list[Floats32] | None = None
 
     def answers(self) -> Mapping[str, Answer]:
         """The questions that the server may ask, and who answers."""
@@ -89,7 +119,24 @@ class EndHeadsClient(FedRepExactClient):
         users = self.owns(got, data)
         found = [self.theta(got, name, own, means, strength) for own in users]
         theta = torch.stack(found).cpu().numpy()
-        return Models(with_body(self, got).shared["body"], as_rows(self.network, theta))
+        heads = as_rows(self.network, theta)
+        if self.bodies is not None:
+            return Models(np.concatenate([np.stack(self.bodies), heads], 1))
+        return Models(with_body(self, got).shared["body"], heads)
+
+    def designs(self, got: Got, data: Examples) -> Designs:
+        """The users' features and targets; through their own BatchNorm, where that is theirs."""
+        if self.full is self.divided or "model" in got.shared:
+            return super().designs(got, data)
+        parts = self.task, self.users, self.data, self.divided, self.states, self.cache
+        own: Client[Any] = self.cls(*parts)
+        epochs = int(got.options.get("adapt-epochs", 0))
+        models = own.adapt(got, data, epochs) if epochs else own.models(got)
+        each = models.each(len(self.users))
+        wholes = [closed_heads.moved(one, self.divided, self.full) for one in each]
+        self.bodies = [one[self.network.body] for one in wholes]
+        features = features_of_each(self.network, wholes, data)
+        return exact_heads.designs(self.network, features, data, self.task.num_classes)
 
     def theta(self, got: Got, name: str, own: Own, means: Means, strength: Strength) -> Tensor:
         """A user's head (d, outputs); of one output it is the second class's less the first's."""
@@ -129,6 +176,12 @@ class EndHeadsClient(FedRepExactClient):
         whole = unpacked(np.asarray(second[None], np.float64), d)[0]
         parts = (torch.from_numpy(np.asarray(part, np.float64)) for part in (whole, first))
         return Means(*(part.to(self.network.device) for part in parts))
+
+
+class OwnPartsClient(EndHeadsClient):
+    """Users whose BatchNorm is their own."""
+
+    personal = True
 
 
 def with_body(client: EndHeadsClient, got: Got) -> Got:

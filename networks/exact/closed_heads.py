@@ -17,15 +17,20 @@ its user's own part of a head, and its user from what all users' come to (`Means
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from corsage.core.arrays import Floats32
+from corsage.core.configuration.key_groups import ModelKeys
+from corsage.networks import batch_norm
+from corsage.networks.build import build_network
 from corsage.networks.exact.exact_heads import left_out, one
+from corsage.networks.network import Network
 
 EXACT_HEAD, GAUSS_HEAD, PRIOR_HEAD = CLOSED_HEADS = ("exact", "gauss", "prior")
 RIDGES = (1e-3, 1e-2, 1e-1)
@@ -51,6 +56,30 @@ class Strength(NamedTuple):
     pull: float = 0.0
     heat: float = 1.0
     weight: float = 0.0
+
+
+def undivided(network: Network, keys: ModelKeys, *facts: Any) -> Network:
+    """The network as a body and a head, whosever its parts are: `facts` are those it is built by.
+
+    Parameters of users' own lie elsewhere in its vector, under the same names.
+    """
+    if not (keys.batch_norm == "personal" or keys.personal or keys.shared):
+        return network
+    plain = replace(keys, batch_norm="average", personal="", shared="")
+    return build_network(plain, *facts, str(network.device))
+
+
+def moved(flat: Floats32, network: Network, other: Network) -> Floats32:
+    """A network's vector in the order of another's of the same parameters."""
+    return flat if network is other else other.flatten(network.named(flat))
+
+
+def comparable(network: Network, plain: Network) -> bool:
+    """Tell whether users' features mean the same: their own are a head and BatchNorm at most."""
+    own = {b.name for b in network.blocks_of(network.head)}
+    own -= {b.name for b in plain.blocks_of(plain.head)}
+    layers = tuple(f"{name}." for name in batch_norm.layers(plain.module))
+    return all(name.startswith(layers) for name in own)
 
 
 def grid(head: str, numbers: bool, one_head: bool) -> list[Strength]:

@@ -109,8 +109,8 @@ def heads_of(strategy: Any_) -> list[str]:
     """The heads that a method's users can have; why there are no others is said."""
     from corsage.networks.exact.closed_heads import CLOSED_HEADS
 
-    network, criterion = strategy.job.network, strategy.job.network.criterion
-    if why := unfit(strategy, network):
+    criterion = strategy.job.network.criterion
+    if why := unfit(strategy, plain(strategy)):
         strategy.job.note(f"{NO_HEADS}: {why}")
         return []
     if not criterion.numbers:
@@ -122,19 +122,23 @@ def heads_of(strategy: Any_) -> list[str]:
 
 def unfit(strategy: Any_, network: Network) -> str:
     """The reason why there are no heads in closed form, or nothing."""
+    from corsage.networks.exact.closed_heads import comparable
+
     shared, head = strategy.shared(), [*network.blocks_of(network.head)]
-    sizes = {"model": network.whole.stop, "body": network.body.stop}
+    divided = strategy.job.network
+    sizes = {"model": divided.whole.stop, "body": divided.body.stop}
     if strategy.solves or not any(
         name in shared and shared[name].shape == (size,) for name, size in sizes.items()
     ):
         return f"{strategy.name} has no body that all users share"
-    model = strategy.config.model
-    own = model.batch_norm == "personal" or model.personal or model.shared
-    whose = network.why or "users' own parts are more" * bool(own)
     whys = {
         "the model is a head and nothing else": not network.body.stop,
-        f"the head must be one linear layer: {whose}".removesuffix(": "): not network.linear_head
-        or not network.split_exact,
+        f"the head must be one linear layer: {network.why}".removesuffix(": "): (
+            not network.linear_head or not network.split_exact
+        ),
+        "users' own parts are more than a head and BatchNorm": (
+            "model" not in model_of(strategy) and not comparable(divided, network)
+        ),
         "the head has no bias": len(head) < 2,
         f"loss={network.criterion.name} has none": network.criterion.name not in SOLVED_LOSSES,
         f"{network.width:,} features are too many for sums, at most {MOST_FEATURES:,}": (
@@ -144,15 +148,25 @@ def unfit(strategy: Any_, network: Network) -> str:
     return next((why for why, is_so in whys.items() if is_so), "")
 
 
+def plain(strategy: Any_) -> Network:
+    """The network as a body and a linear head."""
+    from corsage.networks.exact.closed_heads import undivided
+
+    job = strategy.job
+    facts = job.agreed.shape, job.agreed.num_classes, job.config.run.seed
+    return undivided(job.network, job.model, *facts)
+
+
 def model_of(strategy: Any_) -> Arrays:
     """The model that all users share, or the body where heads are users' own."""
+    from corsage.networks.exact.closed_heads import moved
+
     network, shared = strategy.job.network, strategy.shared()
-    if "model" in shared:
-        return {"model": shared["model"]}
-    if "head" not in strategy.tuned:
+    if "model" not in shared and "head" not in strategy.tuned:
         return {"body": shared["body"]}
     head = network.initial[network.head]  # under which the body was trained
-    return {"model": np.concatenate([shared["body"], head])}
+    whole = shared["model"] if "model" in shared else np.concatenate([shared["body"], head])
+    return {"model": moved(whole, network, plain(strategy))}
 
 
 # The two exchanges.
@@ -163,7 +177,7 @@ def at_end(strategy: Any_, heads: list[str]) -> Script[AtEnd]:
     from corsage.networks.exact.closed_heads import grid
 
     job, model = strategy.job, model_of(strategy)
-    numbers, width = job.network.criterion.numbers, job.network.width + 1
+    numbers, width = job.network.criterion.numbers, plain(strategy).width + 1
     like: Arrays = {
         "second": np.zeros(width * (width + 1) // 2, np.float32),
         "first": np.zeros((job.agreed.num_classes or 1, width), np.float32),
@@ -267,11 +281,13 @@ def rows_of(strategy: Any_, found: AtEnd, end: str, head: str) -> list[Summary]:
     own = summarised(name, strategy, evaluated(strategy, found, name, more))
     rows, cases = [replace(own, findings=[finding(strategy, found, head)])], []
     wanted = strategy.config.new.cases if strategy.config.new.wanted else []
-    for number, (samples, _) in enumerate(wanted, 1):
-        new = {**more, "adapt": True, "adapt-samples": samples, "adapt-epochs": 0}
+    parts = plain(strategy) is not strategy.job.network  # users' own: they learn them first
+    for number, (samples, epochs) in enumerate(wanted, 1):
+        took = epochs * parts
+        new = {**more, "adapt": True, "adapt-samples": samples, "adapt-epochs": took}
         late, last = f"{name}{NEW_SUFFIX}", number == len(wanted)
         one = summarised(late, strategy, evaluated(strategy, found, late, new, last))
-        cases.append(NewUsers(samples, 0, one.score))
+        cases.append(NewUsers(samples, took, one.score))
         rows += [replace(one, new_users=cases)] * last
     return rows
 

@@ -142,7 +142,7 @@ def test_what_is_absent_is_named(tmp_path: Path) -> None:
 def test_cifar_is_measured_by_its_files_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the paper's keys, with images that change; the time comes first, and what was kept is read."""
+    """By the paper's keys, with images that change; the time comes first, what was kept is read."""
     write_cifar(tmp_path / "cifar10", "cifar10", per_batch=20)
     own = column("cifar10 (100, 2)").keys
     assert (own["augment"], own["local_epochs"]) == ("crop,flip", 1)

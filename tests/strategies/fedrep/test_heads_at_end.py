@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.clientapp.mod import LocalDpMod
+from torch import nn
 
 import corsage
 from corsage.app.client_app import app, make_client_app
@@ -237,11 +238,52 @@ def test_what_has_no_heads_says_why() -> None:
         ("lg-fedavg", {}, "lg-fedavg has no body that all users share"),
         ("fedavg", {"model": "linear"}, "the model is a head and nothing else"),
         ("fedavg", {"hidden": "8,8", "head": "fc2,head"}, "the head must be one linear layer"),
-        ("fedavg", {"hidden": "8,8", "personal": "fc2,head"}, "the head must be one linear layer"),
+        ("fedper", {"hidden": "8,8", "personal": "fc2,head"}, "users' own parts are more than"),
     ):
         found = result(strategy, noted=(noted := Notes()), **{"num_rounds": 1, **keys})
         assert [row.strategy for row in found.summaries] == [strategy]
         assert f"no heads at the end (end-heads): {why}" in " ".join(noted.notes)
+
+
+class Normed(nn.Module):
+    """A body with BatchNorm."""
+
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__()
+        self.fc, self.norm, self.head = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, outputs)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.head(self.norm(self.fc(x)).relu())
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("fedavg", {"batch_norm": "personal"}),  # has no own parts: all are averaged
+        ("fedper", {"batch_norm": "personal"}),
+        ("fedper", {"personal": "norm.*"}),  # FedBN
+        ("fedrep", {"batch_norm": "personal"}),
+    ],
+)
+def test_features_come_through_a_users_own_batch_norm(name: str, keys: dict[str, Any]) -> None:
+    """Users whose inputs have units of their own; heads in numpy over each one's own features."""
+    rng, data = np.random.default_rng(0), {}
+    for user in range(6):
+        x = rng.normal(size=(40, 4)).astype(np.float32)
+        data[str(user)] = (x * 4.0**user + user, (x[:, 0] > x[:, 1]).astype(int))
+    keys |= {"model": Normed, "num_rounds": 6, "fraction_train": 1.0, "end_heads": "exact"}
+    run = corsage.simulate(name, data, new_users=0.17, progress=False, scale="none", **keys)
+    ends, new = run[f"{name}+exact"], run[f"{name}+exact+new"]
+    assert ends.evaluate() == ends.per_user and new.evaluate() == new.per_user
+    norms = set()
+    for user in ends.users:
+        one, other = (run[row].user(user).state_dict() for row in (name, f"{name}+exact"))
+        for part in one.keys() - {"head.weight", "head.bias"}:
+            assert torch.equal(one[part], other[part])
+        norms.add(tuple(other["norm.running_mean"].tolist()))
+    assert len(norms) == (1 if name == "fedavg" else len(ends.users))
+    assert ends.score.mean > run[name].score.mean - 0.05
+    assert name == "fedavg" or new.score.mean > 0.5
 
 
 def test_new_users_have_heads_and_numbers_have_one(capsys: pytest.CaptureFixture[str]) -> None:
