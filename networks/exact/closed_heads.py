@@ -41,6 +41,7 @@ KAPPAS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0)
 COOLER = (0.1, 0.2, 0.35, 0.6, 1.0)
 """Factors of the discriminants of `gauss`: features of a network are no Gaussians."""
 PSEUDO_COUNTS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1e3, 1e6)
+POOLED = (1.0, 0.3, 0.1, 0.0)
 ALL_USERS = 1e12
 """A class's mean is all users'."""
 OF_NOBODY = 1e-3
@@ -50,12 +51,17 @@ SINGLE_ROUNDING = 1e-6
 
 
 class Strength(NamedTuple):
-    """The strengths of a head: delta, gamma or kappa, its heat, and all users' count."""
+    """The strengths of a head: delta, gamma or kappa, its heat, and all users' count.
+
+    `pooled` is the share that all users' records have in what a user is drawn to, the others being
+    of its cluster.
+    """
 
     ridge: float = 0.0
     pull: float = 0.0
     heat: float = 1.0
     weight: float = 0.0
+    pooled: float = 1.0
 
 
 def undivided(network: Network, keys: ModelKeys, *facts: Any) -> Network:
@@ -82,8 +88,11 @@ def comparable(network: Network, plain: Network) -> bool:
     return all(name.startswith(layers) for name in own)
 
 
-def grid(head: str, numbers: bool, one_head: bool) -> list[Strength]:
+def grid(head: str, numbers: bool, one_head: bool, clusters: bool = False) -> list[Strength]:
     """The strengths that are tried for a head; `one_head`: the method has one for all."""
+    if clusters:
+        each = grid(head, numbers, one_head)
+        return [one._replace(pooled=share) for share in POOLED for one in each]
     if head == EXACT_HEAD:
         heats = (1.0,) if numbers else SCORE_HEATS
         return [Strength(*some) for some in product(RIDGES, GAMMAS, heats)]
@@ -104,6 +113,11 @@ class Means:
     def of(cls, z: Tensor, y: Tensor) -> Means:
         """Those of a user's records."""
         return cls(z.t() @ z / len(z), y.t() @ z / len(z))
+
+    def drawn(self, whole: Means, pooled: float) -> Means:
+        """A cluster's, drawn to all users'."""
+        pairs = (self.second, whole.second), (self.first, whole.first)
+        return Means(*((1 - pooled) * own + pooled * every for own, every in pairs))
 
     def without(self, own: Means, share: float, numbers: bool = False) -> Means:
         """Those of all others, where a user had such a share; of all, where there are no others."""

@@ -182,16 +182,19 @@ def at_end(strategy: Any_, heads: list[str]) -> Script[AtEnd]:
         "second": np.zeros(width * (width + 1) // 2, np.float32),
         "first": np.zeros((job.agreed.num_classes or 1, width), np.float32),
     }
-    replies = yield from ask(strategy, "sums", job.members.users, Parcel(model), like)
-    means, shares = averaged(strategy, replies)
-    model |= {name: np.asarray(means[name], np.float32) for name in like}
+    sums = Pooled.none(like)
+    for users in clusters(strategy).values():
+        replies = yield from ask(strategy, "sums", users, Parcel(model), like)
+        sums.add(*averaged(strategy, replies))
+    model |= sums.arrays()
 
-    strengths = {head: grid(head, numbers, "model" in model) for head in heads}
-    unseen = [user for user in replies.users if user not in strategy.progress.trained]
+    several = len(sums.means) > 1
+    strengths = {head: grid(head, numbers, "model" in model, several) for head in heads}
+    answered = [user for user in job.members.users if user in sums.shares]
+    unseen = [user for user in answered if user not in strategy.progress.trained]
     fresh = len(unseen) >= FEWEST_VOTERS
-    users = unseen if fresh else replies.users
-    users = voters(strategy, "heads", job.progress.round, users)
-    own = {"share": np.array([shares[user] for user in users], np.float32)}
+    users = voters(strategy, "heads", job.progress.round, unseen if fresh else answered)
+    own = {"share": sums.shares_of(users), **places(strategy, users)}
     ballot: Arrays = {"votes": np.zeros((2, sum(map(len, strengths.values()))), np.float32)}
     votes = yield from ask(strategy, "votes", users, Parcel(model, own), ballot)
     return counted(model, strengths, votes, fresh)
@@ -228,8 +231,61 @@ def doubt(numbers: bool, user: str, own: Arrays) -> str:
     return "" if right else "votes that no records come to"
 
 
+@dataclass
+class Pooled:
+    """Means of each cluster's users, their weights, and each user's weight and cluster."""
+
+    like: Arrays
+    means: list[Arrays]
+    weights: list[float]
+    shares: dict[str, tuple[float, int]]
+
+    @classmethod
+    def none(cls, like: Arrays) -> Pooled:
+        """Those of nobody."""
+        return cls(like, [], [], {})
+
+    def add(self, means: Arrays, weights: Mapping[str, float]) -> None:
+        """Another cluster's."""
+        self.shares |= {user: (weight, len(self.means)) for user, weight in weights.items()}
+        self.means.append(means)
+        self.weights.append(sum(weights.values()))
+
+    def arrays(self) -> Arrays:
+        """The means of all clusters, and last those of all users; of one cluster it is both."""
+        found = {}
+        for name in self.like:
+            own = [np.asarray(one[name], np.float64) for one in self.means]
+            every = [np.average(own, 0, self.weights)] if len(own) > 1 else []
+            found[name] = np.stack([*own, *every]).astype(np.float32)
+        return found
+
+    def shares_of(self, users: list[str]) -> Array:
+        """Each user's share in its cluster's means, and in those of all."""
+        whole, own = sum(self.weights), [self.shares[user] for user in users]
+        return np.array([[w / self.weights[c], w / whole] for w, c in own], np.float32)
+
+
+def clusters(strategy: Any_) -> dict[str, list[str]]:
+    """The users of each known cluster; all of them where some are in none."""
+    members, users = strategy.members.everybody, strategy.job.members.users
+    found: dict[str, list[str]] = {}
+    for user in users:
+        found.setdefault(members[user].cluster or "", []).append(user)
+    return {"": users} if "" in found else dict(sorted(found.items()))
+
+
+def places(strategy: Any_, users: list[str]) -> Arrays:
+    """Where each user's cluster is among them; who is in none has all users', the last."""
+    members, known = strategy.members.everybody, [*clusters(strategy)]
+    last = len(known) if len(known) > 1 else 0
+    own = [members[user].cluster for user in users]
+    where = [known.index(name) if name in known and last else last for name in own]
+    return {"place": np.array(where, np.float32)}
+
+
 def averaged(strategy: Any_, replies: Replies) -> tuple[Arrays, dict[str, float]]:
-    """The mean of the users' sums, and each user's share in it; none of who is set aside."""
+    """The mean of the users' sums, and each user's weight in it; none of who is set aside."""
     job, keys, aside = strategy.job, strategy.config, list[str]()
     means = replies.mean
     if replies.rows:
@@ -238,9 +294,7 @@ def averaged(strategy: Any_, replies: Replies) -> tuple[Arrays, dict[str, float]
         job.note(f"{name_users(aside)} set aside: far from all others in what features are")
     weights = user_weights(replies, keys.train.weighting, keys.federation.max_share)
     weights = weights * ~np.isin(replies.users, aside)
-    shares = dict.fromkeys(job.members.users, 0.0)
-    shares |= dict(zip(replies.users, (weights / weights.sum()).tolist(), strict=True))
-    return means, shares
+    return means, dict(zip(replies.users, weights.tolist(), strict=True))
 
 
 def differences(second: Array) -> dict[str, float]:
@@ -301,7 +355,7 @@ def evaluated(
     users = members.judged(options)
 
     def question(group: list[str]) -> Question:
-        parcel, schema = Parcel(found.shared), job.judgement(options)
+        parcel, schema = Parcel(found.shared, places(strategy, group)), job.judgement(options)
         return question_to(job, "evaluate", group, parcel, schema, options)
 
     def asked() -> Replies:
@@ -320,6 +374,8 @@ def finding(strategy: Any_, found: AtEnd, head: str) -> Finding:
     rows = [("left out, of the training records", said(found, head, of_numbers))]
     if head in pulled and strength.pull < MOST_PULL:
         rows.append((pulled[head], f"that of {strength.pull:g} records"))
+    if strength.pooled < 1:
+        rows.append(("share of all users in each cluster's", f"{strength.pooled:g}"))
     if strength.weight:
         rows.append(("weight of all users' frequencies", f"that of {strength.weight:g} records"))
     return Finding(f"{head} heads", rows)

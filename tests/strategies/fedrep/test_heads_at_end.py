@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def test_exact_heads_equal_a_plain_solve() -> None:
 
 
 def test_gaussian_heads_equal_discriminants_class_by_class() -> None:
-    means, (_, pull, heat, count) = of_all(USERS), (strength := Strength(0.1, 3.0, 0.6, 2.0))
+    means, (_, pull, heat, count, _) = of_all(USERS), (strength := Strength(0.1, 3.0, 0.6, 2.0))
     unit = np.sqrt(np.mean([np.mean(z[:, :-1] ** 2) for z, _ in USERS]))
     rows = [(z[:, :-1] / unit, y) for z, y in USERS]
     g = np.array([np.mean([np.mean(y == c) for _, y in rows]) for c in range(CLASSES)])
@@ -301,6 +302,28 @@ def test_new_users_have_heads_and_numbers_have_one(capsys: pytest.CaptureFixture
     assert [*run][-2:] == ["fedavg+exact", "fedavg+auto"]
     assert run["fedavg+exact"].score.mean < 0.7 * run["fedavg"].score.mean
     assert "there is exact alone" in capsys.readouterr().err
+
+
+def test_heads_are_drawn_to_those_of_a_users_cluster(tmp_path: Path) -> None:
+    """Two known clusters call the same inputs otherwise: few records a user, so centres count."""
+    rng, data, own = np.random.default_rng(0), {}, {}
+    for user in range(40):
+        x = rng.normal(size=(15, 6)).astype(np.float32)
+        y = (x[:, 0] > 0).astype(int) + 2 * (x[:, 1] > 0)
+        data[str(user)], own[str(user)] = (x, (y + user % 2) % 4), "ab"[user % 2]
+    keys = {"num_rounds": 3, "hidden": "16", "end_heads": "exact,gauss", "new_users": 0.2}
+    (tmp_path / "map.json").write_text(json.dumps(own))
+    told, alone = (
+        corsage.simulate("fedavg", data, scale="none", progress=False, **keys, **more)
+        for more in ({"cluster_map": str(tmp_path / "map.json"), "num_nodes": 3}, {})
+    )
+    for row in ("fedavg+exact", "fedavg+gauss"):
+        assert told[f"{row}+new"].evaluate() == told[f"{row}+new"].per_user
+        assert told[row].score.mean > alone[row].score.mean + 0.05
+    for row, pooled in ((told["fedavg+exact"], True), (alone["fedavg+exact"], False)):
+        assert ("share of all users in each cluster's" in row.summary()) == pooled
+    sent = [run["fedavg+exact"].traffic.messages for run in (told, alone)]
+    assert sent[0] == sent[1]
 
 
 def test_devices_answer_as_a_simulation_does(tmp_path: Path) -> None:
