@@ -70,8 +70,8 @@ class EndHeadsClient(FedRepExactClient):
         cache: Cache | None = None,
     ) -> None:
         super().__init__(task, users, data, network, states, cache)
-        facts = task.shape, task.num_classes, task.seed
-        plain = closed_heads.undivided(network, task.model, *facts)
+        facts = tuple(task.shape), task.num_classes, task.seed
+        plain = closed_heads.undivided(network, task.model, facts)
         self.divided = network  # between users and server, where more than a head is users' own
         if plain is not network:
             self.full, self.network = plain, plain if self.settings.augment else plain.rear

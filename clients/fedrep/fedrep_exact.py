@@ -31,7 +31,7 @@ from corsage.strategies.fedrep.exact_keys import QUESTIONS, FedRepExactKeys
 
 LARGEST_STRENGTH = 1e15
 """No strength is larger."""
-FOLDS, ALONE_EPOCHS = 5, 30
+ONE_IN, ALONE_EPOCHS = 5, 30
 """What a user has alone is judged by a fifth of its records, after so many epochs on the others."""
 Answer = Callable[[Got, Examples], Sent]
 
@@ -100,8 +100,8 @@ class FedRepExactClient(Client[FedRepExactKeys]):
 
         `none` is of users who have too few.
         """
-        last = torch.cat([torch.arange(n) % FOLDS == FOLDS - 1 for n in data.sizes.tolist()])
-        held = data.sizes // FOLDS
+        last = torch.cat([torch.arange(n) % ONE_IN == ONE_IN - 1 for n in data.sizes.tolist()])
+        held = data.sizes // ONE_IN
         rest = Examples(data.x[~last], data.y[~last], data.sizes - held)
         test = Examples(data.x[last], data.y[last], held)
         orders = self.orders("alone", rest, ALONE_EPOCHS)

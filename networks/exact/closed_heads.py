@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from torch import Tensor
 from corsage.core.arrays import Floats32
 from corsage.core.configuration.key_groups import ModelKeys
 from corsage.networks import batch_norm
-from corsage.networks.build import build_network
+from corsage.networks.build import Shape, build_network
 from corsage.networks.exact.exact_heads import left_out, one
 from corsage.networks.network import Network
 
@@ -64,7 +64,7 @@ class Strength(NamedTuple):
     pooled: float = 1.0
 
 
-def undivided(network: Network, keys: ModelKeys, *facts: Any) -> Network:
+def undivided(network: Network, keys: ModelKeys, facts: tuple[Shape, int, int]) -> Network:
     """The network as a body and a head, whosever its parts are: `facts` are those it is built by.
 
     Parameters of users' own lie elsewhere in its vector, under the same names.

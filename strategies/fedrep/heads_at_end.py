@@ -154,7 +154,7 @@ def plain(strategy: Any_) -> Network:
 
     job = strategy.job
     facts = job.agreed.shape, job.agreed.num_classes, job.config.run.seed
-    return undivided(job.network, job.model, *facts)
+    return undivided(job.network, job.model, facts)
 
 
 def model_of(strategy: Any_) -> Arrays:
@@ -276,7 +276,7 @@ def clusters(strategy: Any_) -> dict[str, list[str]]:
 
 
 def places(strategy: Any_, users: list[str]) -> Arrays:
-    """Where each user's cluster is among them; who is in none has all users', the last."""
+    """The place of each user's cluster among them; who is in none has all users', the last."""
     members, known = strategy.members.everybody, [*clusters(strategy)]
     last = len(known) if len(known) > 1 else 0
     own = [members[user].cluster for user in users]
