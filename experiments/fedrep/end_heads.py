@@ -188,7 +188,7 @@ def said(row: str, own: list[Row]) -> str:
 
 EXPERIMENT = Experiment(
     what="heads in closed form at the end (end-heads) beside fine-tuned ones, six sets of users",
-    takes="8 min a seed, with data-file= (MNIST by writer) 20; --quick 10 s",
+    takes="2 min a seed, with data-file= (MNIST by writer) 4; --quick 10 s",
     measure=measure,
     choices={"sets": ("all", *END_SETS)},
 )
