@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from corsage.app.client_app import app
@@ -12,19 +14,24 @@ from corsage.app.engines import number_of_nodes
 from corsage.app.local_grid import LocalGrid
 from corsage.app.output.progress import Watcher
 from corsage.core.configuration.config import Config
+from corsage.core.files import write_atomically
 from corsage.core.keys import kebab
+from corsage.experiments.measured import fingerprint
 from corsage.strategies import strategy_class
 
 Results = dict[str, list[dict[str, Any]]]
 """The results of each strategy, one a seed: the same place is the same users and draws."""
 
 
-def run(strategies: Sequence[str], seeds: Sequence[int], **keys: Any) -> Results:
+def run(
+    strategies: Sequence[str], seeds: Sequence[int], kept: Path | None = None, **keys: Any
+) -> Results:
     """Run each strategy for each seed; `keys` are config keys (`num_users=100`).
 
     What a strategy reports beside itself is there under its own name (`fedavg+ft`). The results
     are those of the summary, with the seed and the CPU seconds of training and evaluation. Each
-    strategy does the work that its keys say (`work=as-set`), as in the papers.
+    strategy does the work that its keys say (`work=as-set`), as in the papers. What was measured
+    is kept as a file a run in a folder `kept`, and read from there when it is asked for again.
     """
     found: Results = {}
     for seed in seeds:
@@ -33,9 +40,20 @@ def run(strategies: Sequence[str], seeds: Sequence[int], **keys: Any) -> Results
             {"work": "as-set", **values, "seed": seed, "strategy": list(strategies)}
         )
         for name in config.run.strategy:
-            for result in run_one(name, config):
+            for result in run_kept(name, config, kept) if kept else run_one(name, config):
                 found.setdefault(result["strategy"], []).append(result)
     return found
+
+
+def run_kept(name: str, config: Config, folder: Path) -> list[dict[str, Any]]:
+    """The same as it was kept, or run."""
+    path = folder / f"{name}-{fingerprint(config)}.json"
+    if not path.is_file():
+        found = run_one(name, config)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(found))
+    rows: list[dict[str, Any]] = json.loads(path.read_text())
+    return rows
 
 
 def run_one(name: str, config: Config) -> list[dict[str, Any]]:

@@ -292,5 +292,5 @@ def own_words(node_config: Mapping[str, Any]) -> dict[str, Any]:
 def client_of(task: Task) -> type[Client[Any]]:
     """The client that answers a task: that of the algorithm, or of heads at its end."""
     if END_HEAD in task.options:
-        return attached("heads at home").EndHeadsClient  # type: ignore[no-any-return]
+        return attached("heads at home").client_for(task)  # type: ignore[no-any-return]
     return client_class(task.algorithm)

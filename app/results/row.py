@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 Data = Callable[[], "FederatedData"]
 SHOWN_USERS = 12
+ROWS_OF_HEADS = {"exact", "gauss", "prior", "auto"}
+"""Ends of names of rows whose heads follow from a user's records (`end-heads`)."""
 
 
 class NoModel(CorsageError, KeyError):
@@ -200,6 +202,11 @@ class Row:
             raise NoModel(
                 f"{self.name} has no model for new users: what is a user's own is made of its "
                 "samples. new-users=... holds some users back: the row +new."
+            )
+        if not ROWS_OF_HEADS.isdisjoint(self.name.split("+")[1:]):
+            raise NoModel(
+                f"{self.name} has no model for new users without records: a head in closed form is "
+                "made of them. new-users=... holds some users back: the row +new."
             )
         agreed = preparation_of(head)
         if agreed is not None and agreed.scaling == BY_USER:

@@ -6,27 +6,39 @@ user's records, the body, what all users' records come to, and the strengths.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from corsage.clients.base import Got, Models, Sent
+from corsage.clients import client_class
+from corsage.clients.base import Client, Got, Models, Sent
 from corsage.clients.fedrep.fedrep_exact import LARGEST_STRENGTH, Answer, FedRepExactClient
-from corsage.core.arrays import Array, Floats32
+from corsage.core.arrays import Array, Arrays, Floats32
+from corsage.core.cache import Cache
 from corsage.core.errors import UserError
 from corsage.core.messages.asked import ANY, Takes, floats
 from corsage.core.messages.fields import OneOf, Real
-from corsage.core.messages.wire import END_HEAD
+from corsage.core.messages.wire import END_HEAD, Task
+from corsage.datasets.user_data import FederatedData
 from corsage.networks.batches import Examples
-from corsage.networks.exact import closed_heads
-from corsage.networks.exact.closed_heads import CLOSED_HEADS, Means, Own, Strength
+from corsage.networks.exact import closed_heads, exact_heads
+from corsage.networks.exact.closed_heads import CLOSED_HEADS, POOLED, Means, Own, Strength
 from corsage.networks.exact.exact_heads import Designs, as_rows, as_theta, unpacked
+from corsage.networks.network import Network
+from corsage.networks.user_scores import features_of_each
 
 MOST_VOTED = 300
 """Records of a user that are left out in turn, at most."""
+
+
+def client_for(task: Task) -> type[EndHeadsClient]:
+    """The client of a task: what users keep is asked for where parts of a body are theirs."""
+    own = task.model.batch_norm == "personal" or task.model.personal or task.model.shared
+    return OwnPartsClient if own and client_class(task.algorithm).personal else EndHeadsClient
 
 
 class EndHeadsClient(FedRepExactClient):
@@ -36,10 +48,10 @@ class EndHeadsClient(FedRepExactClient):
         shared={
             "model": floats("P"),
             "body": floats("B"),
-            "second": floats(ANY),
-            "first": floats(ANY, ANY),
+            "second": floats(ANY, ANY),
+            "first": floats(ANY, ANY, ANY),
         },
-        rows={"share": floats()},
+        rows={"share": floats(2), "place": floats()},
         options={
             END_HEAD: OneOf((*CLOSED_HEADS, "all")),
             "ask": OneOf(("sums", "votes")),
@@ -47,6 +59,25 @@ class EndHeadsClient(FedRepExactClient):
         },
         squares=0,
     )
+
+    def __init__(
+        self,
+        task: Task,
+        users: Sequence[str],
+        data: FederatedData,
+        network: Network,
+        states: Sequence[Arrays],
+        cache: Cache | None = None,
+    ) -> None:
+        super().__init__(task, users, data, network, states, cache)
+        facts = tuple(task.shape), task.num_classes, task.seed
+        plain = closed_heads.undivided(network, task.model, facts)
+        self.divided = network  # between users and server, where more than a head is users' own
+        if plain is not network:
+            self.full, self.network = plain, plain if self.settings.augment else plain.rear
+            self.cls = client_class(task.algorithm)
+        self.bodies: list[Floats32] | None = None
+        self.drawn: dict[tuple[int, float], Means] = {}
 
     def answers(self) -> Mapping[str, Answer]:
         """The questions that the server may ask, and who answers."""
@@ -64,18 +95,24 @@ class EndHeadsClient(FedRepExactClient):
 
     def votes(self, got: Got, data: Examples) -> Sent:
         """The loss and the error of every strength of each head, over records left out."""
-        means, users = self.means(got), self.owns(got, data)
+        users = self.owns(got, data)
         of = self.designs(with_body(self, got), data)
         sent = replace(of, z=self.told(of.z, of.y, data.sizes))  # what the means are of
         numbers = self.network.criterion.numbers
         heads = CLOSED_HEADS[:1] if numbers else CLOSED_HEADS
         found = []
-        shares = np.asarray(got.rows["share"], np.float64).tolist()
-        for own, (z, y, _), share in zip(users, sent.exact(), shares, strict=True):
-            others = means.without(Means.of(z, y), share, numbers)
-            some = spread(own)
-            each = [closed_heads.votes(name, some, others, numbers) for name in heads]
-            found.append(torch.cat(each, 1))
+        for user, (own, (z, y, _)) in enumerate(zip(users, sent.exact(), strict=True)):
+            mine, some, votes = Means.of(z, y), spread(own), []
+            near, every = np.asarray(got.rows["share"][user], np.float64).tolist()
+            drawn = [
+                self.means(got, user, pooled).without(
+                    mine, (1 - pooled) * near + pooled * every, numbers
+                )
+                for pooled in (POOLED if len(got.shared["second"]) > 1 else POOLED[:1])
+            ]
+            for name in heads:
+                votes += [closed_heads.votes(name, some, others, numbers) for others in drawn]
+            found.append(torch.cat(votes, 1))
         return Sent(rows={"votes": single(torch.stack(found))})
 
     def models(self, got: Got) -> Models:
@@ -84,12 +121,32 @@ class EndHeadsClient(FedRepExactClient):
 
     def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
         """The same for a new user: its head needs no epochs."""
-        name, means = str(got.options[END_HEAD]), self.means(got)
+        name = str(got.options[END_HEAD])
         strength = Strength(**{n: float(got.options[n]) for n in Strength._fields})
         users = self.owns(got, data)
-        found = [self.theta(got, name, own, means, strength) for own in users]
+        found = [
+            self.theta(got, name, own, self.means(got, place, strength.pooled), strength)
+            for place, own in enumerate(users)
+        ]
         theta = torch.stack(found).cpu().numpy()
-        return Models(with_body(self, got).shared["body"], as_rows(self.network, theta))
+        heads = as_rows(self.network, theta)
+        if self.bodies is not None:
+            return Models(np.concatenate([np.stack(self.bodies), heads], 1))
+        return Models(with_body(self, got).shared["body"], heads)
+
+    def designs(self, got: Got, data: Examples) -> Designs:
+        """The users' features and targets; through their own BatchNorm, where that is theirs."""
+        if self.full is self.divided or "model" in got.shared:
+            return super().designs(got, data)
+        parts = self.task, self.users, self.data, self.divided, self.states, self.cache
+        own: Client[Any] = self.cls(*parts)
+        epochs = int(got.options.get("adapt-epochs", 0))
+        models = own.adapt(got, data, epochs) if epochs else own.models(got)
+        each = models.each(len(self.users))
+        wholes = [closed_heads.moved(one, self.divided, self.full) for one in each]
+        self.bodies = [one[self.network.body] for one in wholes]
+        features = features_of_each(self.network, wholes, data)
+        return exact_heads.designs(self.network, features, data, self.task.num_classes)
 
     def theta(self, got: Got, name: str, own: Own, means: Means, strength: Strength) -> Tensor:
         """A user's head (d, outputs); of one output it is the second class's less the first's."""
@@ -120,15 +177,32 @@ class EndHeadsClient(FedRepExactClient):
         """Outputs of the head."""
         return self.network.criterion.outputs(self.task.num_classes)
 
-    def means(self, got: Got) -> Means:
-        """All users' sums, as they came; UserError if they are of other features."""
+    def means(self, got: Got, user: int, pooled: float) -> Means:
+        """The sums of a user's cluster, drawn to all users', which come last."""
+        place = int(got.rows["place"][user])
+        if (place, pooled) not in self.drawn:
+            every = self.came(got)
+            self.drawn[place, pooled] = every[place].drawn(every[-1], pooled)
+        return self.drawn[place, pooled]
+
+    def came(self, got: Got) -> list[Means]:
+        """Those of all clusters as they came; UserError if they are of other features."""
         second, first = got.shared["second"], got.shared["first"]
         d, classes = self.network.width + 1, self.task.num_classes or 1
-        if second.shape != (d * (d + 1) // 2,) or first.shape != (classes, d):
+        wanted = (len(second), d * (d + 1) // 2), (len(second), classes, d)
+        places = got.rows["place"]
+        if (second.shape, first.shape) != wanted or not np.isin(places, range(len(second))).all():
             raise UserError(self.users[0], "heads", "the sums that came are of other features")
-        whole = unpacked(np.asarray(second[None], np.float64), d)[0]
-        parts = (torch.from_numpy(np.asarray(part, np.float64)) for part in (whole, first))
-        return Means(*(part.to(self.network.device) for part in parts))
+        parts = unpacked(np.asarray(second, np.float64), d), np.asarray(first, np.float64)
+        device = self.network.device
+        pairs = zip(*(torch.from_numpy(part).to(device) for part in parts), strict=True)
+        return [Means(*pair) for pair in pairs]
+
+
+class OwnPartsClient(EndHeadsClient):
+    """Users whose BatchNorm is their own."""
+
+    personal = True
 
 
 def with_body(client: EndHeadsClient, got: Got) -> Got:

@@ -24,12 +24,15 @@ from corsage.core.messages.fields import OneOf, Real, Whole
 from corsage.networks.batches import Examples
 from corsage.networks.exact import exact_heads, projection, softmax_heads
 from corsage.networks.exact.exact_heads import Designs
-from corsage.networks.user_scores import all_features
+from corsage.networks.local_training import train_models
+from corsage.networks.user_scores import all_features, outputs_of_models, score
 from corsage.solvers.losses.floor import of_users
 from corsage.strategies.fedrep.exact_keys import QUESTIONS, FedRepExactKeys
 
 LARGEST_STRENGTH = 1e15
 """No strength is larger."""
+ONE_IN, ALONE_EPOCHS = 5, 30
+"""What a user has alone is judged by a fifth of its records, after so many epochs on the others."""
 Answer = Callable[[Got, Examples], Sent]
 
 
@@ -83,10 +86,28 @@ class FedRepExactClient(Client[FedRepExactKeys]):
         return Sent(rows=rows, metrics={"square": square})
 
     def calibration(self, got: Got, data: Examples) -> Sent:
-        """The cross-entropy of records that were left out, by what scores are multiplied with."""
+        """The cross-entropy of records that were left out, by what scores are multiplied with.
+
+        Then the share of them that is wrong, by these heads and by what they must be better than.
+        """
         of = self.designs(got, data)
         found = exact_heads.calibration(of, self.centres(got, of), gamma(got))
+        found = np.column_stack([found, self.wrong_alone(data, found[:, -1])])
         return Sent(mean={"calibration": found.astype(np.float32)})
+
+    def wrong_alone(self, data: Examples, none: Floats) -> Floats:
+        """The share of every fifth record that a user's model gets wrong which learned its others.
+
+        `none` is of users who have too few.
+        """
+        last = torch.cat([torch.arange(n) % ONE_IN == ONE_IN - 1 for n in data.sizes.tolist()])
+        held = data.sizes // ONE_IN
+        rest = Examples(data.x[~last], data.y[~last], data.sizes - held)
+        test = Examples(data.x[last], data.y[last], held)
+        orders = self.orders("alone", rest, ALONE_EPOCHS)
+        models = train_models(self.network, self.network.initial, rest, orders, self.settings)
+        right = score(self.network.criterion, outputs_of_models(self.network, models, test), test)
+        return np.where(held > 0, 1 - right.counted / np.maximum(held, 1), none)
 
     def strength(self, got: Got, data: Examples) -> Sent:
         """The cross-entropy of records that were held out, for each strength of the pull."""

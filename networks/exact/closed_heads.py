@@ -17,7 +17,7 @@ its user's own part of a head, and its user from what all users' come to (`Means
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import NamedTuple
@@ -25,7 +25,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from corsage.core.arrays import Floats32
+from corsage.core.configuration.key_groups import ModelKeys
+from corsage.networks import batch_norm
+from corsage.networks.build import Shape, build_network
 from corsage.networks.exact.exact_heads import left_out, one
+from corsage.networks.network import Network
 
 EXACT_HEAD, GAUSS_HEAD, PRIOR_HEAD = CLOSED_HEADS = ("exact", "gauss", "prior")
 RIDGES = (1e-3, 1e-2, 1e-1)
@@ -36,6 +41,7 @@ KAPPAS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0)
 COOLER = (0.1, 0.2, 0.35, 0.6, 1.0)
 """Factors of the discriminants of `gauss`: features of a network are no Gaussians."""
 PSEUDO_COUNTS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1e3, 1e6)
+POOLED = (1.0, 0.3, 0.1, 0.0)
 ALL_USERS = 1e12
 """A class's mean is all users'."""
 OF_NOBODY = 1e-3
@@ -45,16 +51,48 @@ SINGLE_ROUNDING = 1e-6
 
 
 class Strength(NamedTuple):
-    """The strengths of a head: delta, gamma or kappa, its heat, and all users' count."""
+    """The strengths of a head: delta, gamma or kappa, its heat, and all users' count.
+
+    `pooled` is the share that all users' records have in what a user is drawn to, the others being
+    of its cluster.
+    """
 
     ridge: float = 0.0
     pull: float = 0.0
     heat: float = 1.0
     weight: float = 0.0
+    pooled: float = 1.0
 
 
-def grid(head: str, numbers: bool, one_head: bool) -> list[Strength]:
+def undivided(network: Network, keys: ModelKeys, facts: tuple[Shape, int, int]) -> Network:
+    """The network as a body and a head, whosever its parts are: `facts` are those it is built by.
+
+    Parameters of users' own lie elsewhere in its vector, under the same names.
+    """
+    if not (keys.batch_norm == "personal" or keys.personal or keys.shared):
+        return network
+    plain = replace(keys, batch_norm="average", personal="", shared="")
+    return build_network(plain, *facts, str(network.device))
+
+
+def moved(flat: Floats32, network: Network, other: Network) -> Floats32:
+    """A network's vector in the order of another's of the same parameters."""
+    return flat if network is other else other.flatten(network.named(flat))
+
+
+def comparable(network: Network, plain: Network) -> bool:
+    """Tell whether users' features mean the same: their own are a head and BatchNorm at most."""
+    own = {b.name for b in network.blocks_of(network.head)}
+    own -= {b.name for b in plain.blocks_of(plain.head)}
+    layers = tuple(f"{name}." for name in batch_norm.layers(plain.module))
+    return all(name.startswith(layers) for name in own)
+
+
+def grid(head: str, numbers: bool, one_head: bool, clusters: bool = False) -> list[Strength]:
     """The strengths that are tried for a head; `one_head`: the method has one for all."""
+    if clusters:
+        each = grid(head, numbers, one_head)
+        return [one._replace(pooled=share) for share in POOLED for one in each]
     if head == EXACT_HEAD:
         heats = (1.0,) if numbers else SCORE_HEATS
         return [Strength(*some) for some in product(RIDGES, GAMMAS, heats)]
@@ -75,6 +113,11 @@ class Means:
     def of(cls, z: Tensor, y: Tensor) -> Means:
         """Those of a user's records."""
         return cls(z.t() @ z / len(z), y.t() @ z / len(z))
+
+    def drawn(self, whole: Means, pooled: float) -> Means:
+        """A cluster's, drawn to all users'."""
+        pairs = (self.second, whole.second), (self.first, whole.first)
+        return Means(*((1 - pooled) * own + pooled * every for own, every in pairs))
 
     def without(self, own: Means, share: float, numbers: bool = False) -> Means:
         """Those of all others, where a user had such a share; of all, where there are no others."""

@@ -25,8 +25,8 @@ from corsage.networks.network import Network
 
 HEATS: Floats = np.geomspace(0.5, 64.0, 29)
 """Factors that scores may be multiplied by before the softmax."""
-RIVALS = 3
-"""Heads, their centre and the most frequent class: what is told by each."""
+RIVALS = 4
+"""Heads, their centre, the most frequent class, a model that is trained alone: each tells some."""
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,8 @@ class FedRepExactState(BodyState):
 
     def rivals(self) -> str:
         """The shares of left-out records that heads tell, and what they must be better than."""
-        names = "heads", "their centre alone", "each user's most frequent class"
+        alone = "models that users train alone"
+        names = "heads", "their centre alone", "each user's most frequent class", alone
         each = zip(names, self.told_right, strict=True)
         return ", ".join(f"{name} {right:.1%}" for name, right in each)
 

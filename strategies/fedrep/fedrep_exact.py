@@ -185,7 +185,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
     def _solve(self, number: int) -> Script[Replies]:
         """Sums, variances and centres; of classes also the heat."""
         from corsage.networks.exact.exact_heads import HEATS, RIVALS, as_rows, as_theta
-        from corsage.solvers.known_clusters.variances.shared_rows import fit
+        from corsage.solvers.known_clusters.variances.shared_rows import fit, without
 
         network, users = self.job.network, self.members.users
         d, outputs = as_theta(network, self.state.wbar[None]).shape[1:]
@@ -207,14 +207,18 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
         if not network.criterion.numbers:
             like = {"calibration": np.zeros(len(HEATS) + RIVALS, np.float32)}
             some = voters(self, "calibration", number, answered)
-            answers = yield from self.ask("calibration", some, number, template=like)
+            places = np.array([answered.index(user) for user in some])
+            others = without(rows, self.numbered(answered)[1], found, places)
+            parcel = Parcel(self.shared(), {"centre": as_rows(network, others)})
+            answers = yield from self.ask("calibration", some, number, parcel, like)
             columns = np.asarray(answers.rows["calibration"], np.float64)
             heat = float(HEATS[least(columns[:, : len(HEATS)])])
-            told = (1 - columns[:, len(HEATS) :].mean(0)).tolist()
-            self.state = replace(self.state, heat=heat, told_right=told)
-            if told[0] < max(told[1:]):
+            wrong = columns[:, len(HEATS) :]
+            self.state = replace(self.state, heat=heat, told_right=(1 - wrong.mean(0)).tolist())
+            lead = wrong[:, 1:] - wrong[:, :1]
+            if np.any(lead.mean(0) < -lead.std(0) / np.sqrt(len(lead))):  # beyond their noise
                 self.job.note(
-                    f"its heads lose: of left-out records {self.state.rivals()}; {BETTER}"
+                    f"{self.name} loses: of left-out records {self.state.rivals()}; {BETTER}"
                 )
         if self.keys.fedrep_exact_loss == "multinomial":
             yield from refine(self, number, dict(zip(answered, limits(rows), strict=True)))

@@ -27,7 +27,7 @@ from corsage.core.errors import RoundFailed
 from corsage.core.messages.replies import Replies, name_users
 from corsage.core.messages.schema import Schema
 from corsage.core.messages.wire import END_HEAD, ROWS_BY_USER
-from corsage.core.pairs.hurt import NEW_SUFFIX
+from corsage.core.pairs.hurt import NEW_SUFFIX, REFERENCES, ROW_ALONE
 from corsage.strategies.fedrep.exact_sums import MOST_NUMBERS
 from corsage.strategies.fedrep.softmax_centres import voters
 from corsage.strategies.rounds.algorithm import EVALUATED_AT_ONCE
@@ -87,7 +87,7 @@ class AtEnd:
 
 def summaries(strategy: Any_) -> list[Summary]:
     """The rows that `end-heads` names; a line for each that there cannot be, but of no body."""
-    if not strategy.shared():  # users are alone
+    if strategy.name in REFERENCES[ROW_ALONE]:  # who is alone is the bar, and has its own head
         return []
     wanted = [*strategy.config.train.end_heads]
     possible = heads_of(strategy)
@@ -109,8 +109,8 @@ def heads_of(strategy: Any_) -> list[str]:
     """The heads that a method's users can have; why there are no others is said."""
     from corsage.networks.exact.closed_heads import CLOSED_HEADS
 
-    network, criterion = strategy.job.network, strategy.job.network.criterion
-    if why := unfit(strategy, network):
+    criterion = strategy.job.network.criterion
+    if why := unfit(strategy, plain(strategy)):
         strategy.job.note(f"{NO_HEADS}: {why}")
         return []
     if not criterion.numbers:
@@ -122,19 +122,23 @@ def heads_of(strategy: Any_) -> list[str]:
 
 def unfit(strategy: Any_, network: Network) -> str:
     """The reason why there are no heads in closed form, or nothing."""
+    from corsage.networks.exact.closed_heads import comparable
+
     shared, head = strategy.shared(), [*network.blocks_of(network.head)]
-    sizes = {"model": network.whole.stop, "body": network.body.stop}
+    divided = strategy.job.network
+    sizes = {"model": divided.whole.stop, "body": divided.body.stop}
     if strategy.solves or not any(
         name in shared and shared[name].shape == (size,) for name, size in sizes.items()
     ):
         return f"{strategy.name} has no body that all users share"
-    model = strategy.config.model
-    own = model.batch_norm == "personal" or model.personal or model.shared
-    whose = network.why or "users' own parts are more" * bool(own)
     whys = {
         "the model is a head and nothing else": not network.body.stop,
-        f"the head must be one linear layer: {whose}".removesuffix(": "): not network.linear_head
-        or not network.split_exact,
+        f"the head must be one linear layer: {network.why}".removesuffix(": "): (
+            not network.linear_head or not network.split_exact
+        ),
+        "users' own parts are more than a head and BatchNorm": (
+            "model" not in model_of(strategy) and not comparable(divided, network)
+        ),
         "the head has no bias": len(head) < 2,
         f"loss={network.criterion.name} has none": network.criterion.name not in SOLVED_LOSSES,
         f"{network.width:,} features are too many for sums, at most {MOST_FEATURES:,}": (
@@ -144,15 +148,25 @@ def unfit(strategy: Any_, network: Network) -> str:
     return next((why for why, is_so in whys.items() if is_so), "")
 
 
+def plain(strategy: Any_) -> Network:
+    """The network as a body and a linear head."""
+    from corsage.networks.exact.closed_heads import undivided
+
+    job = strategy.job
+    facts = job.agreed.shape, job.agreed.num_classes, job.config.run.seed
+    return undivided(job.network, job.model, facts)
+
+
 def model_of(strategy: Any_) -> Arrays:
     """The model that all users share, or the body where heads are users' own."""
+    from corsage.networks.exact.closed_heads import moved
+
     network, shared = strategy.job.network, strategy.shared()
-    if "model" in shared:
-        return {"model": shared["model"]}
-    if "head" not in strategy.tuned:
+    if "model" not in shared and "head" not in strategy.tuned:
         return {"body": shared["body"]}
     head = network.initial[network.head]  # under which the body was trained
-    return {"model": np.concatenate([shared["body"], head])}
+    whole = shared["model"] if "model" in shared else np.concatenate([shared["body"], head])
+    return {"model": moved(whole, network, plain(strategy))}
 
 
 # The two exchanges.
@@ -163,21 +177,24 @@ def at_end(strategy: Any_, heads: list[str]) -> Script[AtEnd]:
     from corsage.networks.exact.closed_heads import grid
 
     job, model = strategy.job, model_of(strategy)
-    numbers, width = job.network.criterion.numbers, job.network.width + 1
+    numbers, width = job.network.criterion.numbers, plain(strategy).width + 1
     like: Arrays = {
         "second": np.zeros(width * (width + 1) // 2, np.float32),
         "first": np.zeros((job.agreed.num_classes or 1, width), np.float32),
     }
-    replies = yield from ask(strategy, "sums", job.members.users, Parcel(model), like)
-    means, shares = averaged(strategy, replies)
-    model |= {name: np.asarray(means[name], np.float32) for name in like}
+    sums = Pooled.none(like)
+    for users in clusters(strategy).values():
+        replies = yield from ask(strategy, "sums", users, Parcel(model), like)
+        sums.add(*averaged(strategy, replies))
+    model |= sums.arrays()
 
-    strengths = {head: grid(head, numbers, "model" in model) for head in heads}
-    unseen = [user for user in replies.users if user not in strategy.progress.trained]
+    several = len(sums.means) > 1
+    strengths = {head: grid(head, numbers, "model" in model, several) for head in heads}
+    answered = [user for user in job.members.users if user in sums.shares]
+    unseen = [user for user in answered if user not in strategy.progress.trained]
     fresh = len(unseen) >= FEWEST_VOTERS
-    users = unseen if fresh else replies.users
-    users = voters(strategy, "heads", job.progress.round, users)
-    own = {"share": np.array([shares[user] for user in users], np.float32)}
+    users = voters(strategy, "heads", job.progress.round, unseen if fresh else answered)
+    own = {"share": sums.shares_of(users), **places(strategy, users)}
     ballot: Arrays = {"votes": np.zeros((2, sum(map(len, strengths.values()))), np.float32)}
     votes = yield from ask(strategy, "votes", users, Parcel(model, own), ballot)
     return counted(model, strengths, votes, fresh)
@@ -214,8 +231,61 @@ def doubt(numbers: bool, user: str, own: Arrays) -> str:
     return "" if right else "votes that no records come to"
 
 
+@dataclass
+class Pooled:
+    """Means of each cluster's users, their weights, and each user's weight and cluster."""
+
+    like: Arrays
+    means: list[Arrays]
+    weights: list[float]
+    shares: dict[str, tuple[float, int]]
+
+    @classmethod
+    def none(cls, like: Arrays) -> Pooled:
+        """Those of nobody."""
+        return cls(like, [], [], {})
+
+    def add(self, means: Arrays, weights: Mapping[str, float]) -> None:
+        """Another cluster's."""
+        self.shares |= {user: (weight, len(self.means)) for user, weight in weights.items()}
+        self.means.append(means)
+        self.weights.append(sum(weights.values()))
+
+    def arrays(self) -> Arrays:
+        """The means of all clusters, and last those of all users; of one cluster it is both."""
+        found = {}
+        for name in self.like:
+            own = [np.asarray(one[name], np.float64) for one in self.means]
+            every = [np.average(own, 0, self.weights)] if len(own) > 1 else []
+            found[name] = np.stack([*own, *every]).astype(np.float32)
+        return found
+
+    def shares_of(self, users: list[str]) -> Array:
+        """Each user's share in its cluster's means, and in those of all."""
+        whole, own = sum(self.weights), [self.shares[user] for user in users]
+        return np.array([[w / self.weights[c], w / whole] for w, c in own], np.float32)
+
+
+def clusters(strategy: Any_) -> dict[str, list[str]]:
+    """The users of each known cluster; all of them where some are in none."""
+    members, users = strategy.members.everybody, strategy.job.members.users
+    found: dict[str, list[str]] = {}
+    for user in users:
+        found.setdefault(members[user].cluster or "", []).append(user)
+    return {"": users} if "" in found else dict(sorted(found.items()))
+
+
+def places(strategy: Any_, users: list[str]) -> Arrays:
+    """The place of each user's cluster among them; who is in none has all users', the last."""
+    members, known = strategy.members.everybody, [*clusters(strategy)]
+    last = len(known) if len(known) > 1 else 0
+    own = [members[user].cluster for user in users]
+    where = [known.index(name) if name in known and last else last for name in own]
+    return {"place": np.array(where, np.float32)}
+
+
 def averaged(strategy: Any_, replies: Replies) -> tuple[Arrays, dict[str, float]]:
-    """The mean of the users' sums, and each user's share in it; none of who is set aside."""
+    """The mean of the users' sums, and each user's weight in it; none of who is set aside."""
     job, keys, aside = strategy.job, strategy.config, list[str]()
     means = replies.mean
     if replies.rows:
@@ -224,9 +294,7 @@ def averaged(strategy: Any_, replies: Replies) -> tuple[Arrays, dict[str, float]
         job.note(f"{name_users(aside)} set aside: far from all others in what features are")
     weights = user_weights(replies, keys.train.weighting, keys.federation.max_share)
     weights = weights * ~np.isin(replies.users, aside)
-    shares = dict.fromkeys(job.members.users, 0.0)
-    shares |= dict(zip(replies.users, (weights / weights.sum()).tolist(), strict=True))
-    return means, shares
+    return means, dict(zip(replies.users, weights.tolist(), strict=True))
 
 
 def differences(second: Array) -> dict[str, float]:
@@ -267,11 +335,13 @@ def rows_of(strategy: Any_, found: AtEnd, end: str, head: str) -> list[Summary]:
     own = summarised(name, strategy, evaluated(strategy, found, name, more))
     rows, cases = [replace(own, findings=[finding(strategy, found, head)])], []
     wanted = strategy.config.new.cases if strategy.config.new.wanted else []
-    for number, (samples, _) in enumerate(wanted, 1):
-        new = {**more, "adapt": True, "adapt-samples": samples, "adapt-epochs": 0}
+    parts = plain(strategy) is not strategy.job.network  # users' own: they learn them first
+    for number, (samples, epochs) in enumerate(wanted, 1):
+        took = epochs * parts
+        new = {**more, "adapt": True, "adapt-samples": samples, "adapt-epochs": took}
         late, last = f"{name}{NEW_SUFFIX}", number == len(wanted)
         one = summarised(late, strategy, evaluated(strategy, found, late, new, last))
-        cases.append(NewUsers(samples, 0, one.score))
+        cases.append(NewUsers(samples, took, one.score))
         rows += [replace(one, new_users=cases)] * last
     return rows
 
@@ -285,7 +355,7 @@ def evaluated(
     users = members.judged(options)
 
     def question(group: list[str]) -> Question:
-        parcel, schema = Parcel(found.shared), job.judgement(options)
+        parcel, schema = Parcel(found.shared, places(strategy, group)), job.judgement(options)
         return question_to(job, "evaluate", group, parcel, schema, options)
 
     def asked() -> Replies:
@@ -304,6 +374,8 @@ def finding(strategy: Any_, found: AtEnd, head: str) -> Finding:
     rows = [("left out, of the training records", said(found, head, of_numbers))]
     if head in pulled and strength.pull < MOST_PULL:
         rows.append((pulled[head], f"that of {strength.pull:g} records"))
+    if strength.pooled < 1:
+        rows.append(("share of all users in each cluster's", f"{strength.pooled:g}"))
     if strength.weight:
         rows.append(("weight of all users' frequencies", f"that of {strength.weight:g} records"))
     return Finding(f"{head} heads", rows)

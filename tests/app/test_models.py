@@ -180,6 +180,16 @@ def test_models_that_are_not_kept_are_said_to_be(
     assert run["fedrep"].new_user().start == "what all share, head.weight, head.bias untrained"
 
 
+def test_a_head_in_closed_form_is_for_nobody_without_records() -> None:
+    keys = {"end_heads": "gauss", "num_rounds": 1, "progress": False}
+    found = corsage.simulate("fedavg", num_users=3, new_users=0.34, **keys)
+    for row in ("fedavg+gauss", "fedavg+gauss+new"):
+        assert found[row].evaluate() == found[row].per_user
+        with pytest.raises(NoModel, match=r"head in closed form is made of them.*new-users="):
+            found[row].new_user()
+    assert found["fedavg"].new_user().start == "what all share"
+
+
 def test_unknown_rows_and_users_are_told_who_there_is() -> None:
     found = corsage.simulate("fedavg", num_users=3, num_rounds=1, progress=False)
     there = r"There are: fedavg, fedavg\+ft, fedavg\+ft-all\.$"

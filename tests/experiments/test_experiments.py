@@ -106,7 +106,7 @@ def test_table_1_trains_local_as_its_reference_did(monkeypatch: pytest.MonkeyPat
     """Five epochs where Fashion-MNIST's users have 50 samples; what the user changed wins."""
     asked: dict[str, Any] = {}
 
-    def noted(names: list[str], seeds: Any, **keys: Any) -> dict[str, Any]:
+    def noted(names: list[str], seeds: Any, kept: Any, **keys: Any) -> dict[str, Any]:
         asked.update(dict.fromkeys(names, keys["local_epochs"]))
         return {}
 

@@ -13,10 +13,12 @@ import pytest
 from corsage.app.report import plots
 from corsage.core.registry import ALGORITHMS
 from corsage.experiments import __main__ as command
+from corsage.experiments import runner
 from corsage.experiments.fedrep import figure1, figure3, figure4, figure5, figure6, table1
 from corsage.experiments.outcome import Options
 from corsage.experiments.pictures import figure
 from corsage.experiments.runner import Results
+from tests.support.published import write_cifar
 
 Means = tuple[float, ...]
 FLAT: Means = (10.0, 9.0, 8.0, 7.5, 8.0)
@@ -135,6 +137,30 @@ def test_what_is_absent_is_named(tmp_path: Path) -> None:
         name = place.keys["dataset"]
         assert f"FOLDER/{name}" in why(place)
         assert str(tmp_path / name) in why(place, data_dir=str(tmp_path))
+
+
+def test_cifar_is_measured_by_its_files_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the paper's keys, with images that change; the time comes first, what was kept is read."""
+    write_cifar(tmp_path / "cifar10", "cifar10", per_batch=20)
+    own = column("cifar10 (100, 2)").keys
+    assert (own["augment"], own["local_epochs"]) == ("crop,flip", 1)
+    assert column("cifar10 (1000").keys["num_users"] == 1000
+    monkeypatch.setattr(table1, "COLUMNS", [column("cifar10 (100, 2)"), column("cifar100")])
+    paper = {name: table1.PAPER[name] for name in ("fedrep", "fedavg", "fedavg+ft")}
+    monkeypatch.setattr(table1, "PAPER", paper)
+    monkeypatch.setattr(table1, "BEYOND", ())
+    keys = {"data_dir": str(tmp_path), "num_users": 10, "num_rounds": 1, "head_epochs": 1}
+    options = Options(out=tmp_path / "out", keys={**keys, "fine_tune_epochs": 1})
+    first = table1.measure(options)
+    said = capsys.readouterr().err
+    assert "cifar10 (100, 2), seeds 0: about" in said and "of CPU time" in said
+    assert {"fedrep", "fedavg", "fedavg+ft"} <= {figure.name for figure in first.figures}
+    assert [note.split(":")[0] for note in first.notes] == ["cifar100 (100, 5)"]
+    monkeypatch.setattr(table1, "seconds", lambda *_: 0.0)
+    monkeypatch.setattr(runner, "run_one", None)
+    assert table1.measure(options).figures == first.figures
 
 
 def test_what_is_present_is_not_absent(tmp_path: Path) -> None:

@@ -205,6 +205,20 @@ def fit(rows: Rows, cluster: Ints, k: int) -> Shared:
     )
 
 
+def without(rows: Rows, cluster: Ints, found: Shared, users: Ints) -> Floats:
+    """w_j of some users' clusters by the rows of all others (n, d, C), at the same variances."""
+    level, centres = clusters_at(rows, cluster, len(found.w), found.rho), []
+    for some in (users[at] for at in pieces(len(users))):
+        own = absorbed(rows.a[some], rows.b[some], rows.yy[some], found.rho)
+        p, q = level.p[cluster[some]] - own.p, level.q[cluster[some]] - own.q
+        if found.tau:
+            centres.append(drawn_to(p, q, found.tau, found.wbar))
+        else:
+            p, q = (part.sum(0) - one for part, one in ((level.p, own.p), (level.q, own.q)))
+            centres.append(np.linalg.pinv(p, rcond=OPEN_SHARE, hermitian=True) @ q)
+    return np.concatenate(centres)
+
+
 def drawn_to(a: Floats, b: Floats, ratio: float, centre: Floats) -> Floats:
     """argmin of 1/2 x'A x - tr(x'b) + |x - centre|^2 / (2 ratio), (n, d, C); ratio 0: the centre.
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import corsage
 from corsage.benchmarks.attack import client_of, lying
 from corsage.core.errors import ConfigError, ModelError
 from corsage.core.finite_pieces import ExactSum
@@ -20,7 +21,7 @@ from corsage.networks.batches import Examples
 from corsage.networks.exact import exact_heads
 from corsage.networks.exact.projection import components, probes, sketched, spread
 from corsage.networks.user_scores import all_features
-from corsage.solvers.known_clusters.variances.shared_rows import Rows, fit, possible
+from corsage.solvers.known_clusters.variances.shared_rows import Rows, fit, possible, without
 from corsage.strategies.fedrep.exact_sums import ONE_HOT
 from corsage.strategies.fedrep.fedrep_exact import FedRepExact
 from corsage.strategies.fedrep.heads_at_end import differences
@@ -299,3 +300,38 @@ def test_a_user_of_one_class_among_users_of_all_is_not_set_aside() -> None:
     below = np.tril_indices(13)
     found = differences(seconds[:, below[0], below[1]])["first"]
     assert found == pytest.approx(true, rel=1e-4)
+
+
+def test_it_says_when_what_users_have_alone_tells_more(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two units that nobody trained see little of one input in twenty; trained ones find it."""
+    rng, data = np.random.default_rng(0), {}
+    for user in range(8):
+        y = rng.integers(0, 2, 60)
+        x = rng.normal(size=(60, 20)).astype(np.float32)
+        x[:, 0] = (2 * y - 1) + rng.normal(size=60) * 0.1
+        data[str(user)] = (x, y)
+    for hidden, loses in (("2", True), ("40", False)):
+        keys = {"hidden": hidden, "lr": 0.1, "scale": "none"}
+        corsage.simulate("fedrep-exact", data, **keys)
+        said = capsys.readouterr().err
+        assert ("fedrep-exact loses: of left-out records heads" in said) == loses, said
+
+
+@pytest.mark.parametrize("clusters", [1, 3])
+def test_centres_without_a_user_are_those_of_the_others(clusters: int) -> None:
+    """Generalised least squares of the other users' rows, at the same variances."""
+    rng, own = np.random.default_rng(0), np.arange(7) % clusters
+    z = [rng.normal(size=(9, 3)) for _ in own]
+    y = [rng.normal(size=(9, 2)) for _ in own]
+    a, b = (np.stack([p.T @ q for p, q in zip(z, other, strict=True)]) for other in (z, y))
+    rows = Rows(a, b, np.array([np.sum(part**2) for part in y]), np.full(7, 9.0))
+    found = replace(fit(rows, own, clusters), rho=0.5, tau=0.3 * (clusters > 1))
+    got = without(rows, own, found, np.arange(7))
+    for user, centre in enumerate(got):
+        p, q = np.zeros((3, 3)), np.zeros((3, 2))
+        for other in np.flatnonzero((own == own[user]) & (np.arange(7) != user)):
+            weight = np.linalg.inv(np.eye(9) + 0.5 * z[other] @ z[other].T)
+            p, q = p + z[other].T @ weight @ z[other], q + z[other].T @ weight @ y[other]
+        if clusters > 1:
+            p, q = p + np.eye(3) / 0.3, q + found.wbar / 0.3
+        assert centre == pytest.approx(np.linalg.solve(p, q))

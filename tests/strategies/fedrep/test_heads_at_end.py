@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.clientapp.mod import LocalDpMod
+from torch import nn
 
 import corsage
 from corsage.app.client_app import app, make_client_app
@@ -18,6 +20,8 @@ from corsage.benchmarks.attack import lying, times
 from corsage.clients.fedrep.end_heads import EndHeadsClient
 from corsage.core.configuration.config import Config
 from corsage.core.messages.replies import Replies
+from corsage.core.registry import ALGORITHMS
+from corsage.datasets.dealing.federated import simulated
 from corsage.networks.exact import closed_heads
 from corsage.networks.exact.closed_heads import (
     EXACT_HEAD,
@@ -31,7 +35,7 @@ from corsage.strategies import strategy_class
 from corsage.strategies.fedrep.heads_at_end import counted
 from corsage.strategies.rounds.base import Result
 from tests.support.devices import Devices
-from tests.support.federations import Notes
+from tests.support.federations import Notes, federate
 
 Arr = np.ndarray[Any, np.dtype[np.float64]]
 CLASSES, WIDTH = 4, 5
@@ -76,7 +80,7 @@ def test_exact_heads_equal_a_plain_solve() -> None:
 
 
 def test_gaussian_heads_equal_discriminants_class_by_class() -> None:
-    means, (_, pull, heat, count) = of_all(USERS), (strength := Strength(0.1, 3.0, 0.6, 2.0))
+    means, (_, pull, heat, count, _) = of_all(USERS), (strength := Strength(0.1, 3.0, 0.6, 2.0))
     unit = np.sqrt(np.mean([np.mean(z[:, :-1] ** 2) for z, _ in USERS]))
     rows = [(z[:, :-1] / unit, y) for z, y in USERS]
     g = np.array([np.mean([np.mean(y == c) for _, y in rows]) for c in range(CLASSES)])
@@ -185,16 +189,102 @@ def test_a_head_that_has_seen_the_records_is_no_candidate(rounds: int) -> None:
     )
 
 
+WITHOUT = ("local", "exact-local")
+"""Who is alone is the bar, of which no line says that it has no common body."""
+OWN_KEYS: dict[str, dict[str, Any]] = {
+    "fedavg": {"server_optimizer": "adam", "server_lr": 0.01},
+    "ditto": {"weighting": "examples"},
+}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_method_has_heads_over_its_own_body_or_says_why_not(name: str) -> None:
+    """The ridge around all users' head, in numpy, over the body that the method shares."""
+    keys = {"num_rounds": 2, "hidden": "16", "end_heads": "exact", **OWN_KEYS.get(name, {})}
+    strategy, found, noted = federate(name, **keys)
+    if f"{name}+exact" not in {row.strategy for row in found.summaries}:
+        line = f"no heads at the end (end-heads): {name} has no body that all users share"
+        assert (line in noted.notes) == (name not in WITHOUT)
+        return
+    config, shared = strategy.config, strategy.shared()
+    net, data = strategy.job.network, simulated(config.data, 12, config.run.seed)
+    flat = shared["model"][net.body] if "model" in shared else shared["body"]
+    w, b = net.named(flat, net.body).values()
+
+    def features(x: Arr) -> Arr:
+        raw = ((x - data.shift) * data.scale).reshape(len(x), -1)
+        return np.c_[np.maximum(raw @ w.T + b, 0), np.ones(len(x))]
+
+    own = {
+        user: (features(data[user].x_train), np.eye(10)[data[user].y_train]) for user in data.users
+    }
+    n = np.array([len(y) if config.train.weighting == "examples" else 1.0 for _, y in own.values()])
+    s, c = (
+        np.average([z.T @ q / len(z) for z, q in rows], 0, n)
+        for rows in ([(z, z) for z, _ in own.values()], [*own.values()])
+    )
+    unit = np.r_[np.full(16, np.sqrt(np.diag(s)[:-1].mean())), 1.0]
+    ridge, pull = (strategy.deliveries[f"{name}+exact"].options[k] for k in ("ridge", "pull"))
+    cross = s / np.outer(unit, unit) + np.diag(np.r_[np.full(16, ridge), 1e-9])
+    middle = np.linalg.solve(cross, c / unit[:, None])
+    for user, (z, y) in own.items():
+        a, q = z / unit, features(data[user].x_test) / unit
+        theta = np.linalg.solve(a.T @ a + pull * np.eye(17), a.T @ y + pull * middle)
+        right = np.mean((q @ theta).argmax(1) == data[user].y_test)
+        assert found[f"{name}+exact"].per_user[user] == pytest.approx(right, abs=1e-9)
+
+
 def test_what_has_no_heads_says_why() -> None:
     for strategy, keys, why in (
         ("lg-fedavg", {}, "lg-fedavg has no body that all users share"),
         ("fedavg", {"model": "linear"}, "the model is a head and nothing else"),
         ("fedavg", {"hidden": "8,8", "head": "fc2,head"}, "the head must be one linear layer"),
-        ("fedavg", {"hidden": "8,8", "personal": "fc2,head"}, "the head must be one linear layer"),
+        ("fedper", {"hidden": "8,8", "personal": "fc2,head"}, "users' own parts are more than"),
     ):
         found = result(strategy, noted=(noted := Notes()), **{"num_rounds": 1, **keys})
         assert [row.strategy for row in found.summaries] == [strategy]
         assert f"no heads at the end (end-heads): {why}" in " ".join(noted.notes)
+
+
+class Normed(nn.Module):
+    """A body with BatchNorm."""
+
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__()
+        self.fc, self.norm, self.head = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, outputs)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.head(self.norm(self.fc(x)).relu())
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("fedavg", {"batch_norm": "personal"}),  # has no own parts: all are averaged
+        ("fedper", {"batch_norm": "personal"}),
+        ("fedper", {"personal": "norm.*"}),  # FedBN
+        ("fedrep", {"batch_norm": "personal"}),
+    ],
+)
+def test_features_come_through_a_users_own_batch_norm(name: str, keys: dict[str, Any]) -> None:
+    """Users whose inputs have units of their own; heads in numpy over each one's own features."""
+    rng, data = np.random.default_rng(0), {}
+    for user in range(6):
+        x = rng.normal(size=(40, 4)).astype(np.float32)
+        data[str(user)] = (x * 4.0**user + user, (x[:, 0] > x[:, 1]).astype(int))
+    keys |= {"model": Normed, "num_rounds": 6, "fraction_train": 1.0, "end_heads": "exact"}
+    run = corsage.simulate(name, data, new_users=0.17, progress=False, scale="none", **keys)
+    ends, new = run[f"{name}+exact"], run[f"{name}+exact+new"]
+    assert ends.evaluate() == ends.per_user and new.evaluate() == new.per_user
+    norms = set()
+    for user in ends.users:
+        one, other = (run[row].user(user).state_dict() for row in (name, f"{name}+exact"))
+        for part in one.keys() - {"head.weight", "head.bias"}:
+            assert torch.equal(one[part], other[part])
+        norms.add(tuple(other["norm.running_mean"].tolist()))
+    assert len(norms) == (1 if name == "fedavg" else len(ends.users))
+    assert ends.score.mean > run[name].score.mean - 0.05
+    assert name == "fedavg" or new.score.mean > 0.5
 
 
 def test_new_users_have_heads_and_numbers_have_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,6 +302,28 @@ def test_new_users_have_heads_and_numbers_have_one(capsys: pytest.CaptureFixture
     assert [*run][-2:] == ["fedavg+exact", "fedavg+auto"]
     assert run["fedavg+exact"].score.mean < 0.7 * run["fedavg"].score.mean
     assert "there is exact alone" in capsys.readouterr().err
+
+
+def test_heads_are_drawn_to_those_of_a_users_cluster(tmp_path: Path) -> None:
+    """Two known clusters call the same inputs otherwise: few records a user, so centres count."""
+    rng, data, own = np.random.default_rng(0), {}, {}
+    for user in range(40):
+        x = rng.normal(size=(15, 6)).astype(np.float32)
+        y = (x[:, 0] > 0).astype(int) + 2 * (x[:, 1] > 0)
+        data[str(user)], own[str(user)] = (x, (y + user % 2) % 4), "ab"[user % 2]
+    keys = {"num_rounds": 3, "hidden": "16", "end_heads": "exact,gauss", "new_users": 0.2}
+    (tmp_path / "map.json").write_text(json.dumps(own))
+    told, alone = (
+        corsage.simulate("fedavg", data, scale="none", progress=False, **keys, **more)
+        for more in ({"cluster_map": str(tmp_path / "map.json"), "num_nodes": 3}, {})
+    )
+    for row in ("fedavg+exact", "fedavg+gauss"):
+        assert told[f"{row}+new"].evaluate() == told[f"{row}+new"].per_user
+        assert told[row].score.mean > alone[row].score.mean + 0.05
+    for row, pooled in ((told["fedavg+exact"], True), (alone["fedavg+exact"], False)):
+        assert ("share of all users in each cluster's" in row.summary()) == pooled
+    sent = [run["fedavg+exact"].traffic.messages for run in (told, alone)]
+    assert sent[0] == sent[1]
 
 
 def test_devices_answer_as_a_simulation_does(tmp_path: Path) -> None:
