@@ -1,10 +1,17 @@
 """Groups that nobody told, `mixed-grouping=found`: from the sums of folds, in one exchange.
 
 A user sends what `mixed-model` asks for with the squared loss, for each of a few folds of its rows
-apart. Whether groups pay, and which, is found from these (variances/found_groups.py); then they are
-the mixed model's clusters. A user's model is the mean of those it would have in each group, by the
-probabilities that it is of them: its own rows tell it these, so new users have theirs, too. With
-other losses the groups are those of least squares, and the models are the loss's own within them.
+apart. Whether groups pay, and which, is found from these (variances/found_groups.py). If they do,
+the mixture that was judged is the model: users are told its numbers, and make theirs of these and
+of their own rows, new users as all others. If they do not, the rounds are those of one centre.
+
+Two classes are labels of -1 and 1. Squares' score s of them is twice the probability of 1, less 1.
+Under the logistic loss it is made log odds, as of scores that are normal in each class (Fisher's
+discriminant): of labels with the mean m, and E the mixture's squared error on held-out records,
+
+    2 s / E + log((1 + m) / (1 - m)) - 2 m / (1 - m^2),
+
+which is the same increasing function for all users.
 """
 
 from __future__ import annotations
@@ -18,9 +25,13 @@ import numpy as np
 
 from corsage.core.arrays import Arrays, Floats
 from corsage.core.errors import ConfigError
-from corsage.core.registry import LIKELIHOODS
+from corsage.core.messages.replies import Replies
 from corsage.solvers.known_clusters.folds import HELD_OUT_FOLDS
-from corsage.solvers.known_clusters.variances.found_groups import found_groups
+from corsage.solvers.known_clusters.variances.found_groups import (
+    LEAST_USERS,
+    Tried,
+    found_groups,
+)
 from corsage.solvers.known_clusters.variances.mixtures import Told
 from corsage.strategies.known_clusters.aside import sets_aside
 from corsage.strategies.known_clusters.clusters.cohorts import (
@@ -36,9 +47,11 @@ from corsage.strategies.known_clusters.coins.conversation import (
 )
 from corsage.strategies.known_clusters.coins.impossible import quadratic_fault
 from corsage.strategies.known_clusters.kept_sums import KeptSums
+from corsage.strategies.known_clusters.linear_summary import Component
 from corsage.strategies.known_clusters.mixed_solution import MixedSolution
 from corsage.strategies.known_clusters.mixed_state import ALL_COLUMNS, FoundGroups
 from corsage.strategies.known_clusters.own_sums import TRAVELLED, note_floor
+from corsage.strategies.known_clusters.units import Units
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
@@ -48,7 +61,11 @@ EVERYBODY_IN = "all"
 MOST_LOOKED_AT = 20_000_000
 """n d^3 beyond which mixtures take minutes: each is fitted without each fold."""
 FEW_ROWS = 2
+GROUP = "group "
+BY_SQUARES = ("squared", "logistic", "squared-hinge")
+"""Losses whose models are squares', or those of labels -1 and 1."""
 UNLIKELY = "; fewer are likelier (BIC)"
+TOO_SMALL = f"; one is of fewer than {LEAST_USERS} users"
 NONE_PAY = "none that pay: one centre"
 NOT_JUDGED = "not looked for (too few users or rows, or labels without noise): one centre"
 
@@ -68,10 +85,9 @@ def looked_for(solution: MixedSolution) -> Script[None]:
     sums = sums.moved(dict.fromkeys(sums.users, EVERYBODY_IN))  # those that are kept know groups
     state.groups = of_sums(solution, sums)
     if state.groups.of:
-        state.clusters = ClusterNames()
-        solution.clusters.groups = state.groups.of
+        settle(solution)
     where = {user: state.groups.of.get(user, EVERYBODY_IN) for user in sums.users}
-    if job.loss == "squared" and plain(job):
+    if solution.exact:
         state.heard = sums.moved(where).worth_keeping()
         if solution.keys.mixed_keep_sums:
             state.sums = state.heard
@@ -84,7 +100,9 @@ def check(solution: MixedSolution) -> None:
     why = solution.own_sums.untold_sums(present)
     if solution.keys.mixed_random != ALL_COLUMNS:
         why = "users differ in all coefficients there: mixed-random=all"
-    elif solution.job.loss in LIKELIHOODS:
+    elif not solution.keys.both_estimated:
+        why = "groups come with strengths of their own: known-gamma=auto known-lambda=auto"
+    elif solution.job.loss not in BY_SQUARES:
         why = f"groups are found by squares, not with loss={solution.job.loss}"
     elif users * d**3 > MOST_LOOKED_AT:
         why = f"{users:,} users with {d:,} coefficients are too many to fit mixtures to"
@@ -92,10 +110,32 @@ def check(solution: MixedSolution) -> None:
         raise ConfigError(f"mixed-grouping=found: {why}.")
 
 
-def plain(job: Job) -> bool:
-    """True if squares are those that the loss is, too."""
-    model = job.config.model
-    return model.loss_scale != "mean" and not model.ridge
+def settle(solution: MixedSolution) -> None:
+    """Write the groups that were found into the state: they are its clusters, and apart."""
+    state = solution.state
+    state.clusters, solution.clusters.groups = ClusterNames(), state.groups.of
+    solution.clusters.meet(state.clusters)
+    sent = state.groups.arrays
+    centres = sent["start"] + sent["scale"] * sent["middles"]
+    state.w = centres[[number_of(name) for name in state.clusters.known]]
+    state.model = np.exp(sent["odds"]) @ centres
+    state.lam, state.covariance = np.zeros_like(state.w), np.zeros((*state.w.shape, solution.size))
+    with np.errstate(divide="ignore"):
+        tie = 1 / np.square(sent["root"]).sum(1)
+    state.used = state.gamma = np.tile(tie, (len(state.w), 1))
+
+
+def number_of(name: str) -> int:
+    """The place of a group by its name."""
+    return int(name.removeprefix(GROUP)) - 1
+
+
+def delivered(solution: MixedSolution) -> Script[Replies]:
+    """The round: users are told the groups, and keep their models."""
+    present = solution.present
+    yield ask_each(solution.job, present, partial(solution.shown, deliver=True), counted=True)
+    solution.state.done = True
+    return Replies(users=[user for cohort in present.cohorts for user in cohort.users])
 
 
 # The exchange.
@@ -165,30 +205,54 @@ def of_sums(solution: MixedSolution, sums: KeptSums) -> FoundGroups:
     """The groups by all users that are like the others; who is not has one as well."""
     job, d = solution.job, solution.size
     users = sums.in_order([EVERYBODY_IN], d)
-    guarded = plain(job) and sets_aside(job, solution.keys)  # else groups come first
+    guarded = solution.exact and sets_aside(job, solution.keys)
     alike = solution.own_sums.fit.alike(users) if guarded else users
     inside = [*alike.users]
     folds = [fold.of_users(inside).in_order([EVERYBODY_IN], d) for fold in sums.folds]
     counts = np.stack([fold.counts for fold in folds])
-    parts = [fold.plain() for fold in folds]
-    found = found_groups(
-        parts, counts, alike.drawn(job.config.run.seed), job.config.model.intercept
-    )
-    tried = [(one.groups, one.gain, one.sure, one.likely) for one in found.tried]
-    if found.mixture is None:
+    parts, intercept = [fold.plain() for fold in folds], job.config.model.intercept
+    found = found_groups(parts, counts, alike.drawn(job.config.run.seed), intercept)
+    tried = [(one.groups, one.gain, one.sure, why_not(one)) for one in found.tried]
+    if (mixture := found.mixture) is None:
         return FoundGroups(json.dumps({"tried": tried}))
-    mixture = found.mixture
     member = mixture.members(Told.of(users.plain(), mixture.root))
     rows = dict(zip(users.users, np.round(member, 4).tolist(), strict=True))
     of = {
-        user: f"group {place + 1}"
+        user: f"{GROUP}{place + 1}"
         for user, place in zip(users.users, member.argmax(1), strict=True)
     }
+    scale, start = 1.0, np.zeros(d)
+    if job.loss == "logistic":
+        labels = float(alike.plain().b[:, -1].sum() / counts.sum()) if intercept else 0.0
+        scale, start[-1] = 2 / found.error, log_odds(labels)
     sent = {
-        "odds": np.log(mixture.shares), "middles": mixture.centres, "own": mixture.root,
-        "noise": np.array(mixture.sigma2),
+        "odds": np.log(mixture.shares), "middles": mixture.centres, "root": mixture.root,
+        "noise": np.array(mixture.sigma2), "scale": np.array(scale), "start": start,
     }  # fmt: skip
     return FoundGroups(json.dumps({"tried": tried, "members": rows}), sent, of)
+
+
+def why_not(one: Tried) -> str:
+    """Why a number of groups is not taken, whatever held-out records say; empty: nothing."""
+    return "" if one.likely and one.peopled else UNLIKELY if one.peopled else TOO_SMALL
+
+
+def log_odds(mean: float) -> float:
+    """What scores of labels with this mean are short of log odds, but for their scale."""
+    return float(np.log((1 + mean) / (1 - mean)) - 2 * mean / (1 - mean**2))
+
+
+def variances(groups: FoundGroups, units: Units) -> list[Component]:
+    """Of records, of users within their groups and between groups, in the data's units."""
+    sent, unit = groups.arrays, units.label**2
+    shares, middles = np.exp(sent["odds"]), sent["middles"] @ units.matrix.T
+    within = float(sent["noise"]) * np.square(units.matrix @ sent["root"]).sum(1)
+    between = shares @ np.square(middles - shares @ middles)
+    return [
+        Component("residual", float(sent["noise"]) * unit),
+        *(Component(f"user: {n}", v) for n, v in units.by_name(within).items()),
+        *(Component(f"cluster: {n}", v) for n, v in units.by_name(between).items()),
+    ]
 
 
 def findings(groups: FoundGroups) -> list[Finding]:
@@ -199,13 +263,12 @@ def findings(groups: FoundGroups) -> list[Finding]:
     some = ", ".join(map(str, sizes))
     none = NONE_PAY if told.get("tried") else NOT_JUDGED
     rows = [("groups", f"{len(names)}, of {some} users" if names else none)]
-    for count, gain, sure, likely in told.get("tried", []):
+    for count, gain, sure, why in told.get("tried", []):
         errors = f"{abs(sure):.1f} standard errors"
         if gain * sure < 0:  # of all users together it is the other way round
             errors = f"{-sure:+.1f} standard errors where no few users decide"
         apart = f"{-gain:+.1%} held-out squared error ({errors})"
-        more = "" if likely else UNLIKELY
-        rows.append((f"{count} groups beside one centre", apart + more))
+        rows.append((f"{count} groups beside one centre", apart + why))
     return [Finding("groups that were found", rows)]
 
 

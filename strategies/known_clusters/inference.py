@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from corsage.core.arrays import Arrays, Floats
+from corsage.core.registry import attached
 from corsage.solvers.known_clusters.variances.covariance import unknown
 from corsage.solvers.known_clusters.variances.covariance_fit import correlation, none
 from corsage.solvers.known_clusters.variances.shape_choice import numbers
@@ -41,6 +42,7 @@ MOST_LISTED, MOST_ESTIMATES = 2000, 20_000
 """Of more users, or of more coefficients of all, nobody is asked: their models are in files."""
 LEFT_OUT_CONSTANT = "left out: its column is constant"
 SHARED = "not told from those of columns that it is a sum of; of the best values the shortest"
+GROUPED = "none: groups were looked for in the same rows, which errors would have to know"
 QUASI_ERRORS = "penalised quasi-likelihood, given the variances"
 INFORMATION = "the observed information of the marginal likelihood ({})"
 
@@ -74,7 +76,9 @@ class Inference:
         model = solution.job.config.model
         self.loss, self.varies = solution.job.loss, solution.varies
         self.whole = model.loss_scale != "mean" and not model.ridge
-        found = self.fitted is not None or bool(self.covariance.kinds)
+        self.grouped = bool(self.state.groups.of)
+        found = self.fitted is not None or bool(self.covariance.kinds) or self.grouped
+        self.each &= self.loss == "squared" or not self.grouped
         self.generalised = self.covariance.generalised
         self.residual = self.loss == "squared" and self.whole and not found  # sigma^2 is of those
         self.residual |= bool(self.generalised.how)  # and so is overdispersion
@@ -175,6 +179,8 @@ class Inference:
 
     def _noise(self, answers: list[Answer]) -> tuple[float | None, str]:
         """sigma^2 in the model's units, if standard errors can be given; how, or why not."""
+        if self.grouped:
+            return None, GROUPED
         likelihood = self.loss in ("squared", *FAMILY_LOSSES)
         if not likelihood or not self.whole:
             of = "losses" if likelihood else f"loss={self.loss}"
@@ -287,6 +293,8 @@ class Inference:
     def _variances(self, noise: float | None) -> list[Component]:
         """From records to clusters, in the label's unit."""
         unit, fitted = self.units.label**2, self.fitted
+        if self.grouped:
+            return attached("found groups").variances(self.state.groups, self.units)
         if fitted is not None:
             levels = ("residual", "user", "cluster")[: 3 if len(self.state.w) > 1 else 2]
             user = float(np.mean(list(fitted.user.values())))

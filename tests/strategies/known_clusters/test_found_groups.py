@@ -14,7 +14,7 @@ from corsage.app.command import run
 from corsage.app.fitting import fit
 from corsage.app.run.loaded import load
 from corsage.core.errors import ConfigError
-from corsage.strategies.known_clusters.found_groups import findings
+from corsage.strategies.known_clusters.found_groups import UNLIKELY, findings
 from corsage.strategies.known_clusters.mixed_state import FoundGroups
 from tests.support.federations import federate, reference
 from tests.support.known_users import HIERARCHICAL
@@ -176,7 +176,7 @@ def test_fit_names_no_rows_that_refuse_groups(tmp_path: Path) -> None:
 
 def test_what_is_told_of_groups_is_so() -> None:
     """Signs are those of all users, and where few decide of the others; BIC is named."""
-    tried = [(2, 0.5, -2.0, True), (3, 0.1, 2.5, False)]
+    tried = [(2, 0.5, -2.0, ""), (3, 0.1, 2.5, UNLIKELY)]
     told = dict(findings(FoundGroups(json.dumps({"tried": tried})))[0].rows)
     assert told["groups"] == "none that pay: one centre"
     assert "-50.0%" in told["2 groups beside one centre"]
