@@ -25,14 +25,17 @@ import numpy as np
 
 from corsage.core.arrays import Arrays, Floats
 from corsage.core.errors import ConfigError
-from corsage.core.messages.replies import Replies
-from corsage.solvers.known_clusters.folds import HELD_OUT_FOLDS
+from corsage.core.messages.replies import Replies, name_users
+from corsage.solvers.known_clusters.folds import HELD_OUT_FOLDS, solved
 from corsage.solvers.known_clusters.variances.found_groups import (
     LEAST_USERS,
+    Groups,
     Tried,
     found_groups,
+    likeliest_of,
 )
 from corsage.solvers.known_clusters.variances.mixtures import Told
+from corsage.solvers.known_clusters.variances.users_sums import Users
 from corsage.strategies.known_clusters.aside import sets_aside
 from corsage.strategies.known_clusters.clusters.cohorts import (
     ClusterNames,
@@ -60,6 +63,8 @@ EVERYBODY_IN = "all"
 """The cluster of everybody, before any group is known."""
 MOST_LOOKED_AT = 20_000_000
 """n d^3 beyond which mixtures take minutes: each is fitted without each fold."""
+MOST_SETS = 8
+"""Sets of users who are not like the others that are tried as groups."""
 FEW_ROWS = 2
 GROUP = "group "
 BY_SQUARES = ("squared", "logistic", "squared-hinge")
@@ -205,13 +210,7 @@ def of_sums(solution: MixedSolution, sums: KeptSums) -> FoundGroups:
     """The groups by all users that are like the others; who is not has one as well."""
     job, d = solution.job, solution.size
     users = sums.in_order([EVERYBODY_IN], d)
-    guarded = solution.exact and sets_aside(job, solution.keys)
-    alike = solution.own_sums.fit.alike(users) if guarded else users
-    inside = [*alike.users]
-    folds = [fold.of_users(inside).in_order([EVERYBODY_IN], d) for fold in sums.folds]
-    counts = np.stack([fold.counts for fold in folds])
-    parts, intercept = [fold.plain() for fold in folds], job.config.model.intercept
-    found = found_groups(parts, counts, alike.drawn(job.config.run.seed), intercept)
+    alike, found = of_alike(solution, sums, users)
     tried = [(one.groups, one.gain, one.sure, why_not(one)) for one in found.tried]
     if (mixture := found.mixture) is None:
         return FoundGroups(json.dumps({"tried": tried}))
@@ -223,13 +222,68 @@ def of_sums(solution: MixedSolution, sums: KeptSums) -> FoundGroups:
     }
     scale, start = 1.0, np.zeros(d)
     if job.loss == "logistic":
-        labels = float(alike.plain().b[:, -1].sum() / counts.sum()) if intercept else 0.0
+        intercept = job.config.model.intercept
+        labels = float(alike.plain().b[:, -1].sum() / alike.counts.sum()) if intercept else 0.0
         scale, start[-1] = 2 / found.error, log_odds(labels)
     sent = {
         "odds": np.log(mixture.shares), "middles": mixture.centres, "root": mixture.root,
         "noise": np.array(mixture.sigma2), "scale": np.array(scale), "start": start,
     }  # fmt: skip
     return FoundGroups(json.dumps({"tried": tried, "members": rows}), sent, of)
+
+
+def of_alike(solution: MixedSolution, sums: KeptSums, users: Users) -> tuple[Users, Groups]:
+    """Who counts, and the groups by them.
+
+    Some who are not like the others may be a group that is small and far away. If with them there
+    are groups that pay, and they are one of these by themselves, they count. Liars who agree have a
+    centre of their own then, and move no other.
+    """
+    if not (solution.exact and sets_aside(solution.job, solution.keys)):
+        return users, by_folds(solution, sums, users)
+    alike, aside = solution.own_sums.fit.alike(users), solution.state.aside
+    for back in fellows(users, aside.named):
+        more = users.at(np.isin(users.users, [*alike.users, *back]))
+        found = by_folds(solution, sums, more)
+        if apart(more, found, back) == back:
+            aside.named = [user for user in aside.named if user not in back]
+            solution.job.note(f"{name_users(sorted(back))} counted: they are a group of their own")
+            return more, found
+    return alike, by_folds(solution, sums, alike)
+
+
+def fellows(users: Users, some: Sequence[str]) -> list[set[str]]:
+    """Sets of `some` users whose own models are near each other, the largest first."""
+    from scipy.cluster.hierarchy import linkage
+
+    rows = np.flatnonzero(np.isin(users.users, some))
+    if len(rows) < LEAST_USERS:
+        return []
+    own = users.plain()
+    unit = np.sqrt(np.median(np.einsum("nii->ni", own.a), axis=0))
+    sets = [{users.users[row]} for row in rows]
+    for one, other, *_ in linkage(solved(own.a, own.b)[rows] * unit, "ward"):
+        sets.append(sets[int(one)] | sets[int(other)])
+    found = [own for own in reversed(sets) if len(own) >= LEAST_USERS]
+    return found[:MOST_SETS]
+
+
+def by_folds(solution: MixedSolution, sums: KeptSums, users: Users) -> Groups:
+    """The groups of some users."""
+    config, inside = solution.job.config, [*users.users]
+    folds = [fold.of_users(inside).in_order([EVERYBODY_IN], users.d) for fold in sums.folds]
+    counts = np.stack([fold.counts for fold in folds])
+    drawn, parts = users.drawn(config.run.seed), [fold.plain() for fold in folds]
+    return found_groups(parts, counts, drawn, config.model.intercept)
+
+
+def apart(users: Users, found: Groups, some: set[str]) -> set[str]:
+    """The users of groups in which nobody is but `some`."""
+    if found.mixture is None:
+        return set()
+    labels, inside = likeliest_of(found.mixture, users.plain()), np.isin(users.users, [*some])
+    own = inside & ~np.isin(labels, labels[~inside])
+    return {users.users[row] for row in np.flatnonzero(own)}
 
 
 def why_not(one: Tried) -> str:

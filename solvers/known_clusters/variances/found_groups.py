@@ -171,7 +171,7 @@ def errors(held: list[Sums], models: list[Floats]) -> Floats:
     total = np.zeros(len(models[0]))
     for own, theta in zip(held, models, strict=True):
         total += own.yy + np.sum((times(own.a, theta) - 2 * own.b) * theta, axis=1)
-    return total
+    return np.maximum(total, 0.0)  # of labels without noise they are rounding
 
 
 def sure(one: Floats, other: Floats) -> float:
