@@ -42,7 +42,7 @@ MOST_LISTED, MOST_ESTIMATES = 2000, 20_000
 """Of more users, or of more coefficients of all, nobody is asked: their models are in files."""
 LEFT_OUT_CONSTANT = "left out: its column is constant"
 SHARED = "not told from those of columns that it is a sum of; of the best values the shortest"
-GROUPED = "none: groups were looked for in the same rows, which errors would have to know"
+GROUPED = "groups were looked for in the same rows, which errors would have to know"
 QUASI_ERRORS = "penalised quasi-likelihood, given the variances"
 INFORMATION = "the observed information of the marginal likelihood ({})"
 
@@ -179,8 +179,6 @@ class Inference:
 
     def _noise(self, answers: list[Answer]) -> tuple[float | None, str]:
         """sigma^2 in the model's units, if standard errors can be given; how, or why not."""
-        if self.grouped:
-            return None, GROUPED
         likelihood = self.loss in ("squared", *FAMILY_LOSSES)
         if not likelihood or not self.whole:
             of = "losses" if likelihood else f"loss={self.loss}"
@@ -210,7 +208,9 @@ class Inference:
 
     @property
     def _unsettled(self) -> str:
-        """Why these are not the likeliest models; empty: they are."""
+        """Why these are not the likeliest models, or not those alone; empty: they are."""
+        if self.grouped:
+            return GROUPED
         if self.loss == "squared":
             if why := self.fitted.fault if self.fitted else self.covariance.fault:
                 return why

@@ -6,8 +6,8 @@ where wbar and R are the centre and the root of the one-centre model (tree.py, w
 these are). The w_k are integrated out, as in restricted likelihood: without, more groups would
 always be likelier. A user's group and the w_k are taken to be independent given the data
 (variational EM: Bishop 2006, 10.2); with one group it is exact. Every step raises the bound. EM
-takes forever to a deviation of 0, which users of a group may have: so L is also tried further on the
-way that it went, twice as far after each time that it helped (Salakhutdinov and Roweis 2003).
+takes forever to a deviation of 0, which users of a group may have: so L is also tried further on
+the way that it went, twice as far each time that it helped (Salakhutdinov and Roweis 2003).
 """
 
 from __future__ import annotations
