@@ -23,10 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from corsage.core.arrays import Arrays, Floats
 from corsage.core.errors import ConfigError
 from corsage.core.messages.replies import Replies, name_users
-from corsage.solvers.known_clusters.folds import HELD_OUT_FOLDS, solved
+from corsage.solvers.known_clusters.folds import solved
 from corsage.solvers.known_clusters.variances.found_groups import (
     LEAST_USERS,
     Groups,
@@ -39,34 +38,25 @@ from corsage.solvers.known_clusters.variances.users_sums import Users
 from corsage.strategies.known_clusters.aside import sets_aside
 from corsage.strategies.known_clusters.clusters.cohorts import (
     ClusterNames,
-    Cohort,
     KnownClusters,
-    Present,
 )
 from corsage.strategies.known_clusters.coins.conversation import (
-    Request,
     ask_each,
-    check_enough,
 )
-from corsage.strategies.known_clusters.coins.impossible import quadratic_fault
+from corsage.strategies.known_clusters.fold_sums import EVERYBODY_IN, asked
 from corsage.strategies.known_clusters.kept_sums import KeptSums
 from corsage.strategies.known_clusters.linear_summary import Component
 from corsage.strategies.known_clusters.mixed_solution import MixedSolution
 from corsage.strategies.known_clusters.mixed_state import ALL_COLUMNS, FoundGroups
-from corsage.strategies.known_clusters.own_sums import TRAVELLED, note_floor
 from corsage.strategies.known_clusters.units import Units
-from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
-EVERYBODY_IN = "all"
-"""The cluster of everybody, before any group is known."""
 MOST_LOOKED_AT = 20_000_000
 """n d^3 beyond which mixtures take minutes: each is fitted without each fold."""
 MOST_SETS = 8
 """Sets of users who are not like the others that are tried as groups."""
-FEW_ROWS = 2
-GROUP = "group "
+GROUP_NAME = "group "
 BY_SQUARES = ("squared", "logistic", "squared-hinge")
 """Losses whose models are squares', or those of labels -1 and 1."""
 UNLIKELY = "; fewer are likelier (BIC)"
@@ -132,7 +122,7 @@ def settle(solution: MixedSolution) -> None:
 
 def number_of(name: str) -> int:
     """The place of a group by its name."""
-    return int(name.removeprefix(GROUP)) - 1
+    return int(name.removeprefix(GROUP_NAME)) - 1
 
 
 def delivered(solution: MixedSolution) -> Script[Replies]:
@@ -141,66 +131,6 @@ def delivered(solution: MixedSolution) -> Script[Replies]:
     yield ask_each(solution.job, present, partial(solution.shown, deliver=True), counted=True)
     solution.state.done = True
     return Replies(users=[user for cohort in present.cohorts for user in cohort.users])
-
-
-# The exchange.
-
-
-def asked(solution: MixedSolution, present: Present) -> Script[KeptSums]:
-    """The sums of all users, and of each fold."""
-    conversation = ask_each(solution.job, present, partial(question, solution), counted=True)
-    replies = yield conversation
-    check_enough(solution.job, 0, replies)
-    answers = [answer for own in conversation.found.values() for answer in own]
-    note_floor(solution.job, answers)
-    rows = np.concatenate([answer.rows["folds"] for answer in answers])
-    note_folds(solution.job, rows[..., -1])
-    users = [user for answer in answers for user in answer.cohort.users]
-    clusters = [EVERYBODY_IN] * len(users)
-    folds = [
-        KeptSums(users, clusters, own[:, -1], np.ascontiguousarray(own[:, :-1]))
-        for own in rows.swapaxes(0, 1)
-    ]
-    whole = rows.sum(1)
-    return KeptSums(users, clusters, whole[:, -1], np.ascontiguousarray(whole[:, :-1]), folds)
-
-
-def question(solution: MixedSolution, cohort: Cohort) -> Request:
-    """The question to a cohort."""
-    d, users, members = solution.size, len(cohort.users), solution.job.members.everybody
-    template = {"folds": np.zeros((users, HELD_OUT_FOLDS, d * (d + 1) // 2 + d + 2))}
-    counts = [members[user].train for user in cohort.users]
-    intercept = solution.job.config.model.intercept
-    fault = partial(fold_fault, d=d, counts=counts, intercept=intercept)
-    options = {"ask": "fold-sums", "each": True} if users > 1 else {"ask": "fold-sums"}
-    return Request(cohort, {}, options, template, TRAVELLED[2:], fault, each=True)
-
-
-def fold_fault(rows: Arrays, d: int, counts: Sequence[int], intercept: bool) -> str:
-    """Sums of folds are of squares, and together those of all records, or of none."""
-    folds, whole = rows["folds"], rows["folds"].sum(1)
-    some = whole[:, -1] > 0
-    if (folds[..., -1] < 0).any() or (whole[some, -1] != np.array(counts)[some]).any():
-        return "its sums cannot be: its folds are not of all its records"
-    parts = folds[..., :-1].reshape(-1, folds.shape[2] - 1)
-    known = folds[..., -1].ravel().tolist() if intercept else []
-    return quadratic_fault({"sums": parts}, d, True, known)
-
-
-def note_folds(job: Job, counts: Floats) -> None:
-    """Say whose folds are fewer, and whose are of so few rows that they are nearly these."""
-    there = counts > 0
-    few = (there.sum(1) < HELD_OUT_FOLDS).sum()
-    near = ((counts <= FEW_ROWS) & there).any(1).sum()
-    if few:
-        job.note(
-            f"mixed-grouping=found: {few:,} of {len(counts):,} users have rows for fewer folds"
-        )
-    if near and not job.members.at_home:
-        job.note(
-            f"mixed-grouping=found: {near:,} users sent sums of {FEW_ROWS} rows or "
-            "fewer, which are nearly the rows; a larger min-share makes larger folds"
-        )
 
 
 # The groups.
@@ -217,7 +147,7 @@ def of_sums(solution: MixedSolution, sums: KeptSums) -> FoundGroups:
     member = mixture.members(Told.of(users.plain(), mixture.root))
     rows = dict(zip(users.users, np.round(member, 4).tolist(), strict=True))
     of = {
-        user: f"{GROUP}{place + 1}"
+        user: f"{GROUP_NAME}{place + 1}"
         for user, place in zip(users.users, member.argmax(1), strict=True)
     }
     scale, start = 1.0, np.zeros(d)
@@ -287,12 +217,12 @@ def apart(users: Users, found: Groups, some: set[str]) -> set[str]:
 
 
 def why_not(one: Tried) -> str:
-    """Why a number of groups is not taken, whatever held-out records say; empty: nothing."""
+    """Say why a number of groups is not taken, whatever held-out records say; empty: nothing."""
     return "" if one.likely and one.peopled else UNLIKELY if one.peopled else TOO_SMALL
 
 
 def log_odds(mean: float) -> float:
-    """What scores of labels with this mean are short of log odds, but for their scale."""
+    """Give what scores of labels with this mean are short of log odds, but for their scale."""
     return float(np.log((1 + mean) / (1 - mean)) - 2 * mean / (1 - mean**2))
 
 
@@ -309,7 +239,7 @@ def variances(groups: FoundGroups, units: Units) -> list[Component]:
     ]
 
 
-def findings(groups: FoundGroups) -> list[Finding]:
+def findings(groups: FoundGroups, units: Units | None = None) -> list[Finding]:
     """The number of groups, and by how much less they err on held-out records than one centre."""
     told = json.loads(groups.plain or "{}")
     names = sorted({*groups.of.values()})
@@ -323,7 +253,11 @@ def findings(groups: FoundGroups) -> list[Finding]:
             errors = f"{-sure:+.1f} standard errors where no few users decide"
         apart = f"{-gain:+.1%} held-out squared error ({errors})"
         rows.append((f"{count} groups beside one centre", apart + why))
-    return [Finding("groups that were found", rows)]
+    found = [Finding("groups that were found", rows)]
+    if not (names and units):
+        return found
+    parts = [(one.level.replace("cluster", "group"), one) for one in variances(groups, units)]
+    return [*found, Finding("variances", [(what, f"{one.variance:.5g}") for what, one in parts])]
 
 
 def columns(groups: FoundGroups) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from functools import partial
 from itertools import combinations
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -42,7 +42,7 @@ MOST_LISTED, MOST_ESTIMATES = 2000, 20_000
 """Of more users, or of more coefficients of all, nobody is asked: their models are in files."""
 LEFT_OUT_CONSTANT = "left out: its column is constant"
 SHARED = "not told from those of columns that it is a sum of; of the best values the shortest"
-GROUPED = "groups were looked for in the same rows, which errors would have to know"
+LOOKED_FOR = "groups were looked for in the same rows, which errors would have to know"
 QUASI_ERRORS = "penalised quasi-likelihood, given the variances"
 INFORMATION = "the observed information of the marginal likelihood ({})"
 
@@ -210,7 +210,7 @@ class Inference:
     def _unsettled(self) -> str:
         """Why these are not the likeliest models, or not those alone; empty: they are."""
         if self.grouped:
-            return GROUPED
+            return LOOKED_FOR
         if self.loss == "squared":
             if why := self.fitted.fault if self.fitted else self.covariance.fault:
                 return why
@@ -294,7 +294,8 @@ class Inference:
         """From records to clusters, in the label's unit."""
         unit, fitted = self.units.label**2, self.fitted
         if self.grouped:
-            return attached("found groups").variances(self.state.groups, self.units)
+            of_groups = attached("found groups").variances(self.state.groups, self.units)
+            return cast(list[Component], of_groups)
         if fitted is not None:
             levels = ("residual", "user", "cluster")[: 3 if len(self.state.w) > 1 else 2]
             user = float(np.mean(list(fitted.user.values())))

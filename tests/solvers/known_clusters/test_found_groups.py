@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -195,7 +196,7 @@ def test_steps_are_those_of_a_plain_loop_over_rows() -> None:
     found = list(steps(rows.sums(...), len(rows.y), ONE, rows.group, "one"))
     member = np.full((9, 3), 0.05)
     member[range(9), rows.group] = 0.9
-    for before, after in zip(found, found[1:5], strict=False):
+    for before, after in itertools.pairwise(found):
         w, unsure, sigma2 = by_rows(rows, before.root, member)
         assert before.centres == pytest.approx(w) and before.sigma2 == pytest.approx(sigma2)
         assert before.shares == pytest.approx(member.mean(0))
