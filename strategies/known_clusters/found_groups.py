@@ -163,7 +163,7 @@ def of_sums(solution: MixedSolution, sums: KeptSums) -> FoundGroups:
 
 
 def of_alike(solution: MixedSolution, sums: KeptSums, users: Users) -> tuple[Users, Groups]:
-    """Who counts, and the groups by them.
+    """Find who counts, and the groups by them.
 
     Some who are not like the others may be a group that is small and far away. If with them there
     are groups that pay, and they are one of these by themselves, they count. Liars who agree have a
