@@ -125,7 +125,8 @@ def intervals_of(model: UserModel) -> Intervals:
     if row is None or spread is None:
         raise ModelError(
             f"{model.head.row}: no prediction intervals: it has no sigma^2; mixed-model and "
-            "exact-* do in a simulation, of labels that are numbers (not with mixed-summary=none)."
+            "exact-* do in a simulation, of labels that are numbers (not with mixed-summary=none, "
+            "nor where groups were found)."
         )
     sizes = row.numbers["train_sizes"]
     rows = partial(trained_on, model) if model.user in sizes else None

@@ -56,7 +56,7 @@ class FlooredClient(CohortClient[MixedModelKeys]):
     def _in_folds(self) -> Folds:
         data = self.train_data(self.limits)
         x, (user, fold) = self.columns(data), self.folds_of(data.sizes)
-        y = doubles(data.y)
+        y = self.labels(data)
         if self.floor >= 2:
             some = self.shared.some[user]
             x, y = self.shared.x * some[:, None], y * some
@@ -66,6 +66,11 @@ class FlooredClient(CohortClient[MixedModelKeys]):
         """The rows' inputs, with the intercept's 1."""
         x = doubles(data.x.flatten(1))
         return np.column_stack([x, np.ones(len(x))]) if self.task.model.intercept else x
+
+    def labels(self, data: Examples) -> Floats:
+        """The labels as numbers; two classes are -1 and 1."""
+        y = doubles(data.y)
+        return y if self.network.criterion.numbers else 2 * y - 1
 
     @property
     def told_data(self) -> Examples:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from corsage.clients.base import Got, Models, Sent
-from corsage.clients.known_clusters.floored import doubles
+from corsage.clients.base import Got, Sent
 from corsage.core.arrays import Arrays, Floats
 from corsage.solvers.known_clusters.blocks import Sums
 from corsage.solvers.known_clusters.folds import sums_in
 from corsage.solvers.known_clusters.mixed_model import pack
-from corsage.solvers.known_clusters.variances.mixtures import Mixture, Told
+from corsage.solvers.known_clusters.variances.mixtures import Mixture
 
 if TYPE_CHECKING:
     from corsage.clients.known_clusters.mixed_model import MixedModelClient
@@ -34,20 +31,15 @@ def fold_sums(client: MixedModelClient, got: Got) -> Sent:
     return Sent(rows={"folds": sums}, metrics=client.floored)
 
 
-def over_groups(client: MixedModelClient, got: Got, one: Callable[[Got], Models]) -> Models:
-    """The mean of the models that each user has in each group."""
-    member = memberships(client, got.rows)
-    found = [one(replace(got, rows={**got.rows, "w": w})).whole for w in got.rows["groups"]]
-    total = np.einsum("nk,knd->nd", member, np.stack(found))
-    return Models(np.asarray(total, found[0].dtype))
+def models(client: MixedModelClient, rows: Arrays) -> Floats:
+    """theta_i (n, d): means over the groups that users may be of, by their own rows.
 
-
-def memberships(client: MixedModelClient, rows: Arrays) -> Floats:
-    """The probability of each user to be of each group, by its own rows (n, k)."""
+    These are squares' models of the labels; `scale` and `start` make scores of the loss of them.
+    """
     data, n = client.train_data(client.limits), len(client.users)
     user = np.repeat(np.arange(n), data.sizes)
-    x, y = client.columns(data), doubles(data.y)
-    held = sums_in(x, y, user, np.zeros_like(user), n, 1)
-    root = np.asarray(rows["own"], np.float64)
+    held = sums_in(client.columns(data), client.labels(data), user, np.zeros_like(user), n, 1)
+    root = np.asarray(rows["root"], np.float64)
     groups = Mixture(np.exp(rows["odds"]), rows["middles"], root, float(rows["noise"]))
-    return groups.members(Told.of(Sums.of(held.a[0], held.b[0], held.yy[0]), root))
+    found = groups.models(Sums.of(held.a[0], held.b[0], held.yy[0]))
+    return np.asarray(rows["start"] + rows["scale"] * found)

@@ -5,7 +5,7 @@ Lyu et al. 2022, (2.3); the formulas are those of solvers/known_clusters/mixed_m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,10 +65,10 @@ class MixedModelClient(FlooredClient):
             "weights": floats("P"),
             "offset": floats("P"),
             "shape": floats(),
-            **{name: floats("K", "P") for name in ("groups", "middles")},
+            "middles": floats("K", "P"),
             "odds": floats("K"),
-            "own": floats("P", "P"),
-            "noise": floats(),
+            "start": floats("P"),
+            **{name: floats() for name in ("noise", "scale")},
         },
         options={
             "ask": Text(40),
@@ -169,10 +169,7 @@ class MixedModelClient(FlooredClient):
         return Sent(rows={**sums, "theta": theta, **found})
 
     def models(self, got: Got) -> Models:
-        """theta_i at the present w_j; where groups were found, the mean over these."""
-        return over_groups(self, got, self._models)
-
-    def _models(self, got: Got) -> Models:
+        """theta_i at the present w_j."""
         theta, kind = self.theta(), got.options["as"]
         if got.options["moves"] and "root" in got.rows:
             return Models(self.tensor(self.rooted(theta, kind, got.rows)).cpu().numpy())
@@ -182,9 +179,6 @@ class MixedModelClient(FlooredClient):
 
     def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
         """A new user minimises f_i + gamma/2 |theta - w_j|^2 with its cluster's w_j."""
-        return over_groups(self, got, self._adapted)
-
-    def _adapted(self, got: Got) -> Models:
         centre = self.tensor(got.rows["w"]).expand(len(self.users), -1)
         if "root" in got.rows:
             kind = EXACT if self.network.criterion.name == "squared" else NEWTON
@@ -200,6 +194,8 @@ class MixedModelClient(FlooredClient):
     def rooted(self, theta: Floats, kind: str, rows: Arrays) -> Floats:
         """argmin f_i(w_j + L u) + |u|^2/2, from theta on."""
         root, w = rows["root"], np.asarray(rows["w"], np.float64)
+        if "odds" in rows:
+            return np.asarray(attached("groups at home").models(self, rows))
         if "shape" in rows:
             return np.asarray(marginal().modes(self, rows))
         if kind == EXACT:
@@ -326,14 +322,6 @@ class MixedModelClient(FlooredClient):
         gamma = np.tile(rows["gamma"], (n, 1))
         sums = laplace_sums(now.a, now.b, gamma, centre, sure, np.zeros(n, np.int64), 1)
         return np.stack([sums.squares[0], sums.spreads[0]])
-
-
-def over_groups(client: MixedModelClient, got: Got, one: Callable[[Got], Models]) -> Models:
-    """The users' models, or where groups were found means of those in each."""
-    if "odds" not in got.rows:
-        return one(got)
-    found: Models = attached("groups at home").over_groups(client, got, one)
-    return found
 
 
 def marginal() -> Any:

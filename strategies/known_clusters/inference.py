@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from functools import partial
 from itertools import combinations
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from corsage.core.arrays import Arrays, Floats
+from corsage.core.registry import attached
 from corsage.solvers.known_clusters.variances.covariance import unknown
 from corsage.solvers.known_clusters.variances.covariance_fit import correlation, none
 from corsage.solvers.known_clusters.variances.shape_choice import numbers
@@ -41,6 +42,7 @@ MOST_LISTED, MOST_ESTIMATES = 2000, 20_000
 """Of more users, or of more coefficients of all, nobody is asked: their models are in files."""
 LEFT_OUT_CONSTANT = "left out: its column is constant"
 SHARED = "not told from those of columns that it is a sum of; of the best values the shortest"
+LOOKED_FOR = "groups were looked for in the same rows, which errors would have to know"
 QUASI_ERRORS = "penalised quasi-likelihood, given the variances"
 INFORMATION = "the observed information of the marginal likelihood ({})"
 
@@ -74,7 +76,9 @@ class Inference:
         model = solution.job.config.model
         self.loss, self.varies = solution.job.loss, solution.varies
         self.whole = model.loss_scale != "mean" and not model.ridge
-        found = self.fitted is not None or bool(self.covariance.kinds)
+        self.grouped = bool(self.state.groups.of)
+        found = self.fitted is not None or bool(self.covariance.kinds) or self.grouped
+        self.each &= self.loss == "squared" or not self.grouped
         self.generalised = self.covariance.generalised
         self.residual = self.loss == "squared" and self.whole and not found  # sigma^2 is of those
         self.residual |= bool(self.generalised.how)  # and so is overdispersion
@@ -204,7 +208,9 @@ class Inference:
 
     @property
     def _unsettled(self) -> str:
-        """Why these are not the likeliest models; empty: they are."""
+        """Why these are not the likeliest models, or not those alone; empty: they are."""
+        if self.grouped:
+            return LOOKED_FOR
         if self.loss == "squared":
             if why := self.fitted.fault if self.fitted else self.covariance.fault:
                 return why
@@ -287,6 +293,9 @@ class Inference:
     def _variances(self, noise: float | None) -> list[Component]:
         """From records to clusters, in the label's unit."""
         unit, fitted = self.units.label**2, self.fitted
+        if self.grouped:
+            of_groups = attached("found groups").variances(self.state.groups, self.units)
+            return cast(list[Component], of_groups)
         if fitted is not None:
             levels = ("residual", "user", "cluster")[: 3 if len(self.state.w) > 1 else 2]
             user = float(np.mean(list(fitted.user.values())))

@@ -188,7 +188,7 @@ class MixedModel(Strategy[K, MixedModelState]):
         """The course of the solution, the coefficients, and the variances."""
         found = self.solution.findings()
         if self.keys.mixed_grouping == FOUND:
-            found += attached("found groups").findings(self.state.groups)
+            found += attached("found groups").findings(self.state.groups, self.solution.units)
         if self.neighbours is not None:
             found += self.neighbours.findings()
         if self.inference is not None:

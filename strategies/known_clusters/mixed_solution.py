@@ -179,10 +179,11 @@ class MixedSolution:
     def round(self, number: int) -> Script[Replies]:
         """One exchange of sums, and the server's step; at the end models are delivered."""
         self.present.need_somebody(number)
+        if self.state.groups.of:
+            return (yield from attached("found groups").delivered(self))
         replies = None
         keys, loss = self.keys, self.job.loss
-        asked = keys.both_estimated and not self.state.groups.of  # found by squares: not worth more
-        asked = asked or keys.mixed_likelihood != AUTO or bool(self.held)
+        asked = keys.both_estimated or keys.mixed_likelihood != AUTO or bool(self.held)
         if loss in LIKELIHOODS or (loss == "logistic" and asked):
             self.likelihood.decide(self.present)
         self.own_sums.decide(self.present)
@@ -367,17 +368,12 @@ class MixedSolution:
         own = self.own_sums.kind if self.own_sums.on else self.last
         ask = {"ask": "deliver"} if deliver else {}
         options = {"moves": len(self.state.w) > 0, "as": own, **ask}
-        return Request(cohort, {**self._rows(cohort), **self._groups}, options)
-
-    @property
-    def _groups(self) -> Arrays:
-        """The numbers by which users tell their group, and the centres of all."""
-        groups = self.state.groups
-        centres = [self.state.centre(name) for name in sorted({*groups.of.values()})]
-        return {**groups.arrays, "groups": np.stack(centres)} if centres else {}
+        return Request(cohort, self._rows(cohort), options)
 
     def _rows(self, cohort: Cohort) -> Arrays:
-        """w_j, gamma_j of the sums that it came from, and of the next ones."""
+        """w_j, gamma_j of the sums that it came from, and of the next ones; or all groups."""
+        if self.state.groups.of:
+            return {"w": self.state.centre(cohort.cluster), **self.state.groups.arrays}
         if self.state.estimates.covariance.kinds:
             way = self.likelihood if self.state.estimates.likely else self.own_sums
             return way.rows(cohort)

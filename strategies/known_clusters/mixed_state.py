@@ -81,8 +81,7 @@ class MixedModelKeys(ClusterKeys):
         "gamma and lambda on auto, losses that are likelihoods (logistic, binomial, poisson, "
         "negative-binomial, gamma): users' effects are integrated out by quadrature (one random "
         "coefficient), by Laplace's approximation (several, and with clusters), or by neither "
-        "(quasi: the penalised quasi-likelihood, logistic only); auto: the first that can be had, "
-        "with groups that were found quasi",
+        "(quasi: the penalised quasi-likelihood, logistic only); auto: the first that can be had",
         choices=("auto", "quadrature", "laplace", "quasi"),
     )
     offset_column: str = key(
@@ -151,7 +150,7 @@ class Search:
 
 @dataclass
 class FoundGroups(Search):
-    """The same of groups: `arrays` are what users tell by which group they are of.
+    """The same of groups: `arrays` are all that users make their models of.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from corsage.core.arrays import Floats
+from corsage.core.arrays import Floats, Ints
 from corsage.solvers.known_clusters.blocks import Sums
 from corsage.solvers.known_clusters.likelihood import noiseless
 from corsage.solvers.known_clusters.standard import Standard
@@ -33,7 +33,7 @@ from corsage.solvers.losses.held_out import bounded
 
 MOST_GROUPS = 5
 LEAST_USERS = 3
-"""Users a group has at least, on average."""
+"""Users whose likeliest group each is, at least: of fewer nobody could say that they are one."""
 SURELY = 1.64
 """Standard errors by which groups must err less: 5% of false alarms."""
 
@@ -48,12 +48,14 @@ class Tried:
     sure : the same in standard errors over users, of whom a few do not decide: it may be below 0
         where the gain is not.
     likely : whether it is the likeliest number, or smaller.
+    peopled : whether each group is the likeliest one of `LEAST_USERS` or more.
     """
 
     groups: int
     gain: float
     sure: float
     likely: bool = True
+    peopled: bool = True
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,12 @@ class Groups:
     tried : all numbers that were tried; none where users or rows are too few to judge them by, or
         labels have no noise.
     mixture : the groups, the largest first.
+    error : its squared error a record that is held out.
     """
 
     tried: list[Tried]
     mixture: Mixture | None
+    error: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -128,12 +132,22 @@ def found_groups(folds: list[Sums], counts: Floats, keys: Floats, intercept: boo
         lost.append(errors(held, models))
     price, counted = np.log(n) / 2, range(len(mixtures))
     likeliest = max(counted, key=lambda k: mixtures[k].bound - price * len(mixtures[k].shares))
+    sizes = [np.bincount(likeliest_of(own, whole), minlength=len(own.shares)) for own in mixtures]
     tried = [
-        Tried(k + 2, 1 - float(own.sum() / one.sum()), sure(one, own), k <= likeliest)
+        Tried(
+            k + 2,
+            1 - float(own.sum() / one.sum()),
+            sure(one, own),
+            k <= likeliest,
+            bool((sizes[k] >= LEAST_USERS).all()),
+        )
         for k, own in enumerate(lost)
     ]
-    place = taken(tried, lost)
-    return Groups(tried, None if place is None else settled(mixtures[place], whole, units))
+    if (place := taken(tried, lost)) is None:
+        return Groups(tried, None)
+    order = np.argsort(-sizes[place], kind="stable")
+    error = float(lost[place].sum() / counts.sum())
+    return Groups(tried, in_units(mixtures[place], order, units), error)
 
 
 def standard(
@@ -157,7 +171,7 @@ def errors(held: list[Sums], models: list[Floats]) -> Floats:
     total = np.zeros(len(models[0]))
     for own, theta in zip(held, models, strict=True):
         total += own.yy + np.sum((times(own.a, theta) - 2 * own.b) * theta, axis=1)
-    return total
+    return np.maximum(total, 0.0)  # of labels without noise they are rounding
 
 
 def sure(one: Floats, other: Floats) -> float:
@@ -170,19 +184,19 @@ def sure(one: Floats, other: Floats) -> float:
 
 def taken(tried: list[Tried], lost: list[Floats]) -> int | None:
     """The place of the number that is taken; None: one centre."""
-    paying = [k for k, one in enumerate(tried) if one.likely and one.sure > SURELY]
+    paying = [k for k, one in enumerate(tried) if one.likely and one.peopled and one.sure > SURELY]
     if not paying:
         return None
     best = min(paying, key=lambda place: float(lost[place].sum()))
     return next(place for place in paying if sure(lost[place], lost[best]) <= 1.0)
 
 
-def settled(found: Mixture, users: Sums, units: Standard) -> Mixture | None:
-    """The groups that somebody is most likely in, in the model's units; None if that is one."""
-    labels = found.members(Told.of(users, found.root)).argmax(1)
-    sizes = np.bincount(labels, minlength=len(found.shares))
-    order = [int(k) for k in np.argsort(-sizes, kind="stable") if sizes[k]]
-    if len(order) == 1:
-        return None
-    shares, centres = found.shares[order], units.models(found.centres[order])
-    return Mixture(shares / shares.sum(), centres, units.matrix @ found.root, found.sigma2)
+def likeliest_of(found: Mixture, users: Sums) -> Ints:
+    """The group that each user is most likely in (n,)."""
+    return np.asarray(found.members(Told.of(users, found.root)).argmax(1))
+
+
+def in_units(found: Mixture, order: Ints, units: Standard) -> Mixture:
+    """The groups in this order, in the model's units."""
+    centres = units.models(found.centres[order])
+    return Mixture(found.shares[order], centres, units.matrix @ found.root, found.sigma2)

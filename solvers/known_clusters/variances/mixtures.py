@@ -5,7 +5,9 @@
 where wbar and R are the centre and the root of the one-centre model (tree.py, whose A, b, yy, P, q
 these are). The w_k are integrated out, as in restricted likelihood: without, more groups would
 always be likelier. A user's group and the w_k are taken to be independent given the data
-(variational EM: Bishop 2006, 10.2); with one group it is exact. Every step raises the bound.
+(variational EM: Bishop 2006, 10.2); with one group it is exact. Every step raises the bound. EM
+takes forever to a deviation of 0, which users of a group may have: so L is also tried further on
+the way that it went, twice as far each time that it helped (Salakhutdinov and Roweis 2003).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from corsage.core.arrays import Floats, Ints
+from corsage.core.arrays import Bools, Floats, Ints
 from corsage.solvers.known_clusters.blocks import Sums
 from corsage.solvers.known_clusters.likelihood import noiseless
 from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, FULL
@@ -119,32 +121,49 @@ def steps(
 ) -> Iterator[Mixture]:
     """The same, step by step."""
     n, k = len(labels), int(labels.max()) + 1
-    root = WITHIN * one.root
+    root = WITHIN * root_of(one.root @ one.root.T, one.root.any(1), kind)
     told = Told.of(users, root)
     member = np.full((n, k), (1 - FIRST_MEMBERSHIP) / max(k - 1, 1))
     member[np.arange(n), labels] = FIRST_MEMBERSHIP if k > 1 else 1.0
-    now, before = centred(told, member, one, root, records), -np.inf
     whole = float(users.yy.sum())
+    least = max(float(np.finfo(np.float64).eps) * whole / records, NEARLY_NONE)
+
+    def at(now: Mixture, root: Floats) -> tuple[Told, Floats, Mixture]:
+        told = Told.of(users, root)
+        member = replace(now, root=root).members(told)
+        return told, member, centred(told, member, one, root, records, least)
+
+    now, before, further = centred(told, member, one, root, records, least), -np.inf, 1.0
     for _ in range(MOST_RISES):
         yield now
         if now.bound - before < ENOUGH or noiseless(now.sigma2 * records, whole, whole):
             return  # in groups without noise the bound has no top
-        before = now.bound
-        now = replace(now, root=around(users, told, now, member, kind))
-        told = Told.of(users, now.root)
-        member = now.members(told)
-        now = centred(told, member, one, now.root, records)
+        before, root = now.bound, around(users, told, now, member, kind)
+        ahead = float(np.linalg.norm(root) / max(float(np.linalg.norm(now.root)), NEARLY_NONE))
+        found = [at(now, root), at(now, root * ahead**further)]
+        further = 2 * further if found[1][2].bound > found[0][2].bound else 1.0
+        told, member, now = max(found, key=lambda one: one[2].bound)
 
 
-def centred(told: Told, member: Floats, one: OneCentre, root: Floats, records: float) -> Mixture:
-    """The shares, centres and the noise given the memberships (n, k), and the bound there."""
+def centred(
+    told: Told,
+    member: Floats,
+    one: OneCentre,
+    root: Floats,
+    records: float,
+    least: float = NEARLY_NONE,
+) -> Mixture:
+    """The shares, centres and the noise given the memberships (n, k), and the bound there.
+
+    Noise of less than `least` is rounding.
+    """
     p, q = np.einsum("nk,nij->kij", member, told.said.a), member.T @ told.said.b
     h = one.root.T @ p @ one.root + np.eye(one.root.shape[1])
     slope = (q - p @ one.centre) @ one.root
     away = np.asarray(np.linalg.solve(h, slope[..., None])[..., 0])
     w, shares = one.centre + away @ one.root.T, np.maximum(member.mean(0), NEARLY_NONE)
     square = float((member * told.squares(w)).sum() + np.square(away).sum())
-    sigma2 = max(square / records, NEARLY_NONE)
+    sigma2 = max(square / records, least)
     bound = float((member * np.log(shares / np.maximum(member, NEARLY_NONE))).sum())
     bound -= float(told.said.ld.sum() + np.linalg.slogdet(h)[1].sum()) / 2
     bound -= records / 2 * (np.log(2 * np.pi * sigma2) + 1)
@@ -160,10 +179,15 @@ def around(users: Sums, told: Told, now: Mixture, member: Floats, kind: str) -> 
     gain, wide = told.v @ users.a, np.einsum("nk,kij->nij", member, now.unsure)
     whole = (told.v + gain @ wide @ gain.mT).sum(0)
     whole = (whole + np.einsum("nki,nkj->ij", away, away) / now.sigma2) / len(member)
+    return root_of(whole, now.root.any(1), kind)
+
+
+def root_of(whole: Floats, varies: Bools, kind: str) -> Floats:
+    """L of a shape, of which L L' is near `whole` (d, d)."""
     if kind == FULL:
         values, vectors = np.linalg.eigh(whole)
         return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
-    varies, size = now.root.any(1), np.diag(whole)
+    size = np.diag(whole)
     if kind != DIAGONAL:
         size = size[varies].sum() / max(int(varies.sum()), 1)
     return np.diag(np.sqrt(np.maximum(varies * size, 0.0)))

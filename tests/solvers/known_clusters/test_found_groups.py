@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -151,3 +152,66 @@ def test_labels_without_noise_end_the_search() -> None:
     assert found.tried and all(np.isfinite(one.gain) for one in found.tried)
     none = rows._replace(y=np.zeros(60))
     assert not found_groups(*none.folds, np.arange(20) / 20, True).tried
+
+
+def by_rows(rows: Rows, root: Floats, member: Floats) -> tuple[Floats, Floats, float]:
+    """Centres, how unsure they are, and the noise, user by user (ONE's is the prior)."""
+    tie, k = np.linalg.inv(ONE.root @ ONE.root.T), member.shape[1]
+    p, q = np.array([tie] * k), np.array([tie @ ONE.centre] * k)
+    users = range(len(member))
+    for user in users:
+        x, y, v = of_user(rows, user, root)
+        p += member[user, :, None, None] * (x.T @ v @ x)
+        q += np.outer(member[user], x.T @ v @ y)
+    w, unsure = np.linalg.solve(p, q[..., None])[..., 0], np.linalg.inv(p)
+    square = sum((own - ONE.centre) @ tie @ (own - ONE.centre) for own in w)
+    for user in users:
+        x, y, v = of_user(rows, user, root)
+        square += sum(member[user, j] * (y - x @ w[j]) @ v @ (y - x @ w[j]) for j in range(k))
+    return w, unsure, square / len(rows.y)
+
+
+def of_user(rows: Rows, user: int, root: Floats) -> tuple[Floats, Floats, Floats]:
+    """Its rows, and the inverse covariance of its labels over sigma^2."""
+    x, y = rows.x[rows.user == user], rows.y[rows.user == user]
+    return x, y, np.linalg.inv(np.eye(len(y)) + x @ root @ root.T @ x.T)
+
+
+def members_by_rows(rows: Rows, before: Any, root: Floats) -> Floats:
+    """Memberships under the centres of before, and users' new covariance."""
+    logs = np.zeros((9, 3))
+    for user in range(9):
+        x, y, v = of_user(rows, user, root)
+        for j in range(3):
+            away = y - x @ before.centres[j]
+            logs[user, j] = np.log(before.shares[j]) - away @ v @ away / before.sigma2 / 2
+            logs[user, j] -= np.trace(x.T @ v @ x @ before.unsure[j]) / 2
+    found = np.exp(logs - logs.max(1, keepdims=True))
+    return found / found.sum(1, keepdims=True)
+
+
+def test_steps_are_those_of_a_plain_loop_over_rows() -> None:
+    """Each root is EM's, or EM's 2^t times as far; all else follows from it, user by user."""
+    rows = drawn(6, n=9)
+    found = list(steps(rows.sums(...), len(rows.y), ONE, rows.group, "one"))
+    member = np.full((9, 3), 0.05)
+    member[range(9), rows.group] = 0.9
+    for before, after in itertools.pairwise(found):
+        w, unsure, sigma2 = by_rows(rows, before.root, member)
+        assert before.centres == pytest.approx(w) and before.sigma2 == pytest.approx(sigma2)
+        assert before.shares == pytest.approx(member.mean(0))
+        size, tie = before.root[0, 0], np.linalg.inv(before.root @ before.root.T)
+        squares = 0.0
+        for user in range(9):
+            x, y, _ = of_user(rows, user, before.root)
+            v = np.linalg.inv(x.T @ x + tie)
+            for j in range(3):
+                mean, gain = v @ x.T @ (y - x @ w[j]), v @ x.T @ x
+                second = mean @ mean / sigma2 + np.trace(v + gain @ unsure[j] @ gain.T)
+                squares += member[user, j] * second / 27
+        further = np.log(after.root[0, 0] / size) / np.log(np.sqrt(squares) / size) - 1
+        assert further == pytest.approx(0) or np.log2(further) == pytest.approx(
+            round(np.log2(further)), abs=1e-6
+        )
+        member = members_by_rows(rows, before, after.root)
+    assert len(found) > 4

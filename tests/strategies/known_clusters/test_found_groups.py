@@ -14,7 +14,7 @@ from corsage.app.command import run
 from corsage.app.fitting import fit
 from corsage.app.run.loaded import load
 from corsage.core.errors import ConfigError
-from corsage.strategies.known_clusters.found_groups import findings
+from corsage.strategies.known_clusters.found_groups import UNLIKELY, findings
 from corsage.strategies.known_clusters.mixed_state import FoundGroups
 from tests.support.federations import federate, reference
 from tests.support.known_users import HIERARCHICAL
@@ -176,7 +176,7 @@ def test_fit_names_no_rows_that_refuse_groups(tmp_path: Path) -> None:
 
 def test_what_is_told_of_groups_is_so() -> None:
     """Signs are those of all users, and where few decide of the others; BIC is named."""
-    tried = [(2, 0.5, -2.0, True), (3, 0.1, 2.5, False)]
+    tried = [(2, 0.5, -2.0, ""), (3, 0.1, 2.5, UNLIKELY)]
     told = dict(findings(FoundGroups(json.dumps({"tried": tried})))[0].rows)
     assert told["groups"] == "none that pay: one centre"
     assert "-50.0%" in told["2 groups beside one centre"]
@@ -184,3 +184,21 @@ def test_what_is_told_of_groups_is_so() -> None:
     assert told["3 groups beside one centre"].endswith("fewer are likelier (BIC)")
     none = dict(findings(FoundGroups(json.dumps({"tried": []})))[0].rows)
     assert none["groups"].startswith("not looked for")
+
+
+def test_a_small_group_is_no_liars_and_who_is_alone_is(tmp_path: Path) -> None:
+    """Of 30 users four are a group far away, and count; two who lie each in its own way do not."""
+    rng = np.random.default_rng(5)
+    user = np.repeat(np.arange(30), 12)
+    x = rng.standard_normal((len(user), 2))
+    w = np.array([[1.0, 0.0]] * 24 + [[-6.0, 5.0]] * 4 + [[30.0, 9.0], [-9.0, -40.0]])
+    y = (x * w[user]).sum(1) + 0.5 * rng.standard_normal(len(user))
+    np.savez(tmp_path / "table.npz", x=x, y=y, user=user)
+    words = [*words_of(tmp_path, tmp_path / "table.npz"), "mixed-aside=always"]
+    assert run(words) == 0
+    folder = next((tmp_path / "runs").iterdir())
+    rows = {row["user"]: row for row in csv.DictReader((folder / "users.csv").open())}
+    assert [u for u, row in rows.items() if row["aside"] == "1"] == ["28", "29"]
+    groups = load(folder)["mixed-model"].clusters
+    assert {u for u in groups if groups[u] == groups["25"]} >= {"24", "25", "26", "27"}
+    assert {groups[str(u)] for u in range(24)}.isdisjoint({groups["25"]})
