@@ -14,9 +14,10 @@ import torch
 
 from corsage.clients.base import Got, Models, Sent
 from corsage.clients.convex import Answer, one_output
+from corsage.clients.known_clusters import several_classes
 from corsage.clients.known_clusters.floored import FlooredClient
 from corsage.core.arrays import Array, Arrays, Floats
-from corsage.core.messages.asked import Takes, floats
+from corsage.core.messages.asked import Takes, floats, ints
 from corsage.core.messages.encoding import as_sent
 from corsage.core.messages.fields import Flag, Listed, OneOf, Real, Text, Whole
 from corsage.core.registry import attached
@@ -69,6 +70,10 @@ class MixedModelClient(FlooredClient):
             "odds": floats("K"),
             "own": floats("P", "P"),
             "noise": floats(),
+            "centres": floats("K", "P"),
+            "folds": ints("K"),
+            "pulls": floats("K", "K"),
+            "ridges": floats("K"),
         },
         options={
             "ask": Text(40),
@@ -93,6 +98,8 @@ class MixedModelClient(FlooredClient):
             "reml": self.likelihood_sums,
             "fold-sums": lambda got: attached("groups at home").fold_sums(self, got),
             "summary": self.summary,
+            "classes-begin": lambda got: several_classes.begin(self, got),
+            "classes": lambda got: several_classes.sums(self, got),
             "likelihood-begin": lambda got: marginal().begin(self, got),
             "likelihood": lambda got: marginal().likelihood(self, got),
         }
@@ -173,6 +180,8 @@ class MixedModelClient(FlooredClient):
         return over_groups(self, got, self._models)
 
     def _models(self, got: Got) -> Models:
+        if "pulls" in got.rows:
+            return several_classes.models(self, got)
         theta, kind = self.theta(), got.options["as"]
         if got.options["moves"] and "root" in got.rows:
             return Models(self.tensor(self.rooted(theta, kind, got.rows)).cpu().numpy())
@@ -185,6 +194,8 @@ class MixedModelClient(FlooredClient):
         return over_groups(self, got, self._adapted)
 
     def _adapted(self, got: Got) -> Models:
+        if "pulls" in got.rows:
+            return several_classes.models(self, got)
         centre = self.tensor(got.rows["w"]).expand(len(self.users), -1)
         if "root" in got.rows:
             kind = EXACT if self.network.criterion.name == "squared" else NEWTON
