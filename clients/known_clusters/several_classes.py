@@ -55,9 +55,7 @@ def models(client: MixedModelClient, got: Got) -> Models:
     return Models(client.tensor(found).cpu().numpy())
 
 
-def blocks(
-    client: MixedModelClient, told: bool, fold: int = NO_FOLD
-) -> list[Block]:
+def blocks(client: MixedModelClient, told: bool, fold: int = NO_FOLD) -> list[Block]:
     """The users' rows, as sums may be of them or as they are; prepared once a node.
 
     The records of `fold` are left out.
@@ -73,7 +71,12 @@ def blocks(
         there = client.shared.some[user] if floored else np.ones(len(user), bool)
         share = 1 / np.asarray(sizes)[user] if client.scale == "mean" else np.ones(len(user))
         y = F.one_hot(data.y.long(), classes).to(z)
-        parts = z, y, as_like(share * there * (folds != fold), z), as_like(there * (folds == fold), z)
+        parts = (
+            z,
+            y,
+            as_like(share * there * (folds != fold), z),
+            as_like(there * (folds == fold), z),
+        )
         first = np.cumsum(sizes) - sizes
         found = list[Block]()
         for users in cut(sizes, client.network.whole.stop, client.network.device):

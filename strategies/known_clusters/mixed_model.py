@@ -126,7 +126,7 @@ class MixedModel(Strategy[K, MixedModelState]):
         )  # these methods have one strength for all
         own = job.beside(cls.name, "strengths")
         state = MixedModelState.of_size(job.network.whole.stop)
-        solution = solver(job)(own, KnownClusters(own, keys.known_missing), keys, state)
+        solution = MixedSolution(own, KnownClusters(own, keys.known_missing), keys, state)
         yield from solution.solved()
         return state.typical(), state.estimates.findings()
 
@@ -210,7 +210,11 @@ class MixedModel(Strategy[K, MixedModelState]):
             found += self.neighbours.findings()
         if self.inference is not None:
             return [*found, *self.inference.findings()]
-        if of_classes(self.job) or self.keys.mixed_summary == "none" or self.solution.size <= MOST_COEFFICIENTS:
+        if (
+            of_classes(self.job)
+            or self.keys.mixed_summary == "none"
+            or self.solution.size <= MOST_COEFFICIENTS
+        ):
             return found
         told = f"no summary of more than {MOST_COEFFICIENTS}; coefficients.csv has every user's"
         return [*found, Finding("coefficients", [(f"{self.solution.size:,}", told)])]

@@ -25,9 +25,9 @@ import numpy as np
 import torch
 
 from corsage.core.arrays import Arrays, Floats
+from corsage.core.counts import Number
 from corsage.core.errors import ConfigError
 from corsage.core.messages.replies import Replies
-from corsage.core.counts import Number
 from corsage.solvers.known_clusters.mixed_model import unpack
 from corsage.solvers.known_clusters.multinomial import NO_FOLD, Centres, Descent
 from corsage.solvers.losses.softmax_block import by_class, flat
@@ -50,11 +50,11 @@ from corsage.strategies.rounds.turns import Script
 BEGIN, SUMS = "classes-begin", "classes"
 """What is asked: sums of squares, which the metric is made of; and sums at centres."""
 GRID: Mapping[str, tuple[float, ...]] = {
-    "rho": (10.0, 1.0, 0.1),
+    "rho": (10.0, 1.0, 0.1, 0.01),
     "intercepts": (10.0, 1.0, 0.1, 0.01),
-    "slopes": (np.inf, 100.0, 10.0, 1.0),
+    "slopes": (np.inf, 100.0, 10.0, 1.0, 0.1),
     "cluster_intercepts": (np.inf, 10.0, 1.0, 0.1),
-    "cluster_slopes": (np.inf, 100.0, 10.0, 1.0),
+    "cluster_slopes": (np.inf, 100.0, 10.0, 1.0, 0.1),
 }
 """Strengths that are tried, the strongest first, in units in which features have variance 1."""
 FOLDS = 2
@@ -215,6 +215,10 @@ class ClassesSolution(MixedSolution):
         if keys.known_gamma != AUTO:
             slopes, intercepts = scale.told(float(np.mean([*given.gamma.values()] or [1.0])))
             found = replace(found, slopes=slopes, intercepts=intercepts)
+        if not self.varies[: self.d - self.intercept].any():
+            found = replace(found, slopes=np.inf)
+        if not (self.intercept and self.varies[-1]):
+            found = replace(found, intercepts=np.inf)
         if keys.known_lambda != AUTO and len(self.present.names) > 1:
             slopes, intercepts = scale.told(next(iter(given.lam.values())))
             found = replace(found, cluster_slopes=slopes, cluster_intercepts=intercepts)
@@ -269,7 +273,10 @@ class ClassesSolution(MixedSolution):
         state.gamma[places] = state.used[places] = self._spread(pulls)
         state.lam[places] = self._spread(lam)
         state.classes = Search(json.dumps({**asdict(strength), "scale": [*scale]}))
-        state.change, state.done = final.descent.left, len(self.asked.cohorts) == len(self.present.cohorts)
+        state.change, state.done = (
+            final.descent.left,
+            len(self.asked.cohorts) == len(self.present.cohorts),
+        )
 
     def _spread(self, strengths: Floats) -> Floats:
         """Strengths by coefficient (d,), of all classes (P,)."""
@@ -346,7 +353,9 @@ class ClassesSolution(MixedSolution):
             there = [cohort for cohort in self.asked.cohorts if cohort in here]
             names = [name for name in self.asked.names if name in asked.found]
             self.asked = Present(names, [], there)
-        return {name: asked.found[name] for name in self.asked.names if name in asked.found}, replies
+        return {
+            name: asked.found[name] for name in self.asked.names if name in asked.found
+        }, replies
 
     # What was found.
 
@@ -362,7 +371,10 @@ class ClassesSolution(MixedSolution):
         ]
         rows += [("liars", why)] if (why := self.unguarded) else []
         scale = Scale(*said.pop("scale"))
-        found = [Finding("solution", rows), Finding("strengths", self._table(Strength(**said), scale))]
+        found = [
+            Finding("solution", rows),
+            Finding("strengths", self._table(Strength(**said), scale)),
+        ]
         return found
 
     @property
@@ -392,9 +404,7 @@ class ClassesSolution(MixedSolution):
 
     # What users are told.
 
-    def _strengths(
-        self, cohort: Cohort, strength: Strength, scale: Scale
-    ) -> tuple[Floats, float]:
+    def _strengths(self, cohort: Cohort, strength: Strength, scale: Scale) -> tuple[Floats, float]:
         """The pulls of a cohort's users by coefficient (d,), and the ridge of their losses."""
         slopes, intercepts = strength.slopes, strength.intercepts
         if self.keys.known_gamma != AUTO:
@@ -407,7 +417,11 @@ class ClassesSolution(MixedSolution):
         """w_j, the pulls towards it, and the ridge."""
         place, said = self.state.place(cohort.cluster), json.loads(self.state.classes.plain or "{}")
         if not said:
-            return {"w": self.state.model, "pulls": np.full((1, self.d), np.inf), "ridges": np.zeros(1)}
+            return {
+                "w": self.state.model,
+                "pulls": np.full((1, self.d), np.inf),
+                "ridges": np.zeros(1),
+            }
         scale = Scale(*said.pop("scale"))
         pulls, ridge = self._strengths(cohort, Strength(**said), scale)
         w = self.state.model if place is None else self.state.w[place]
