@@ -14,7 +14,6 @@ import torch
 
 from corsage.clients.base import Got, Models, Sent
 from corsage.clients.convex import Answer, one_output
-from corsage.clients.known_clusters import several_classes
 from corsage.clients.known_clusters.floored import FlooredClient
 from corsage.core.arrays import Array, Arrays, Floats
 from corsage.core.messages.asked import Takes, floats, ints
@@ -98,8 +97,8 @@ class MixedModelClient(FlooredClient):
             "reml": self.likelihood_sums,
             "fold-sums": lambda got: attached("groups at home").fold_sums(self, got),
             "summary": self.summary,
-            "classes-begin": lambda got: several_classes.begin(self, got),
-            "classes": lambda got: several_classes.sums(self, got),
+            "classes-begin": lambda got: of_classes().begin(self, got),
+            "classes": lambda got: of_classes().sums(self, got),
             "likelihood-begin": lambda got: marginal().begin(self, got),
             "likelihood": lambda got: marginal().likelihood(self, got),
         }
@@ -181,7 +180,7 @@ class MixedModelClient(FlooredClient):
 
     def _models(self, got: Got) -> Models:
         if "pulls" in got.rows:
-            return several_classes.models(self, got)
+            return Models(of_classes().models(self, got).whole)
         theta, kind = self.theta(), got.options["as"]
         if got.options["moves"] and "root" in got.rows:
             return Models(self.tensor(self.rooted(theta, kind, got.rows)).cpu().numpy())
@@ -195,7 +194,7 @@ class MixedModelClient(FlooredClient):
 
     def _adapted(self, got: Got) -> Models:
         if "pulls" in got.rows:
-            return several_classes.models(self, got)
+            return Models(of_classes().models(self, got).whole)
         centre = self.tensor(got.rows["w"]).expand(len(self.users), -1)
         if "root" in got.rows:
             kind = EXACT if self.network.criterion.name == "squared" else NEWTON
@@ -350,6 +349,11 @@ def over_groups(client: MixedModelClient, got: Got, one: Callable[[Got], Models]
 def marginal() -> Any:
     """Users' part in a marginal likelihood, which attaches."""
     return attached("likelihood at home")
+
+
+def of_classes() -> Any:
+    """Users' part under the multinomial loss, which attaches."""
+    return attached("classes at home")
 
 
 def packed(own: Quadratics, yy: Floats | None = None) -> Floats:

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
 def begin(client: MixedModelClient, got: Got) -> Sent:
     """Sum of z z' over a cohort's users, as their losses weigh them, and the sum of all rows."""
-    found = 0.0
+    d = client.network.whole.stop // client.task.num_classes
+    found: Floats = np.zeros((d, d))
     for block in blocks(client, told=True, fold=NO_FOLD):
-        found += torch.einsum("nm,nmd,nme->de", block.weight, block.z, block.z).cpu().numpy()
-    return Sent(rows={"squares": pack(np.asarray(found))}, metrics=dict(client.floored))
+        found = found + torch.einsum("nm,nmd,nme->de", block.weight, block.z, block.z).cpu().numpy()
+    return Sent(rows={"squares": pack(found)}, metrics=dict(client.floored))
 
 
 def sums(client: MixedModelClient, got: Got) -> Sent:

@@ -9,8 +9,9 @@ donors    20,000 people in five brackets, 5 to 30 letters each, two features, a 
 Reported are the exchanges until it says that it has converged, and the mean test cross-entropy
 after 20 exchanges less that after 200. Beside it EM (`mixed-variances=summed`), a step an exchange.
 
-Several classes: the mixed model, Async-AL2SGD+ and convex clustering with the multinomial loss, beside own models,
-one for all, and that one tuned by each user, on 50 users with two to five classes each:
+Several classes: the mixed model, Async-AL2SGD+ and convex clustering with the multinomial loss,
+beside own models, one for all, and that one tuned by each user, on 50 users with two to five
+classes each:
 
 digits    scikit-learn's, all 64 pixels
 fashion   20 principal components of Fashion-MNIST's pixels

@@ -74,9 +74,8 @@ def solver(job: Job) -> type[MixedSolution]:
     """The solution of (2.3) for the loss of a job."""
     if not of_classes(job):
         return MixedSolution
-    from corsage.strategies.known_clusters.several_classes import ClassesSolution
-
-    return ClassesSolution
+    found: type[MixedSolution] = attached("classes").ClassesSolution
+    return found
 
 
 class MixedModel(Strategy[K, MixedModelState]):

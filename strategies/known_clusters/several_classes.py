@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,10 +27,17 @@ from corsage.core.arrays import Arrays, Floats
 from corsage.core.counts import Number
 from corsage.core.errors import ConfigError
 from corsage.core.messages.replies import Replies
+from corsage.solvers.known_clusters.descent import Centres, Descent
 from corsage.solvers.known_clusters.mixed_model import unpack
-from corsage.solvers.known_clusters.multinomial import NO_FOLD, Centres, Descent
+from corsage.solvers.known_clusters.multinomial import NO_FOLD
 from corsage.solvers.losses.softmax_block import by_class, flat
 from corsage.strategies.known_clusters.aside import UNGUARDED
+from corsage.strategies.known_clusters.class_strengths import (
+    STRENGTH_GRID,
+    Candidate,
+    Scale,
+    Strength,
+)
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort, Present
 from corsage.strategies.known_clusters.clusters.strengths import AUTO
 from corsage.strategies.known_clusters.coins.conversation import (
@@ -47,83 +53,14 @@ from corsage.strategies.known_clusters.units import varying
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
-BEGIN, SUMS = "classes-begin", "classes"
+ASK_SQUARES, ASK_SLOPES = "classes-begin", "classes"
 """What is asked: sums of squares, which the metric is made of; and sums at centres."""
-GRID: Mapping[str, tuple[float, ...]] = {
-    "rho": (10.0, 1.0, 0.1, 0.01),
-    "intercepts": (10.0, 1.0, 0.1, 0.01),
-    "slopes": (np.inf, 100.0, 10.0, 1.0, 0.1),
-    "cluster_intercepts": (np.inf, 10.0, 1.0, 0.1),
-    "cluster_slopes": (np.inf, 100.0, 10.0, 1.0, 0.1),
-}
-"""Strengths that are tried, the strongest first, in units in which features have variance 1."""
-FOLDS = 2
+LEFT_OUT_FOLDS = 2
 """The folds that are left out for it, one by one."""
-ROUGH = 0.02
+ROUGH_SLOPE = 0.02
 """The share of the first slope at which a candidate is judged."""
-MOST_EXCHANGES = 1000
+MOST_DESCENT_EXCHANGES = 1000
 """Exchanges of one descent."""
-
-
-@dataclass(frozen=True)
-class Strength:
-    """gamma of slopes and of intercepts, lambda of both, and rho, in units of `Scale`."""
-
-    slopes: float = 100.0
-    intercepts: float = 0.1
-    cluster_slopes: float = np.inf
-    cluster_intercepts: float = np.inf
-    rho: float = 1.0
-
-
-class Scale(NamedTuple):
-    """The units of strengths: of slopes and of intercepts."""
-
-    slopes: float
-    intercepts: float
-
-    @classmethod
-    def of(cls, squares: Floats, intercept: bool, share: float) -> Scale:
-        """Out of sum z z' (d, d), in which a record weighs `share`: features' mean variance."""
-        own = np.diagonal(squares)
-        if not intercept:
-            return cls(share * float(own.mean()) or 1.0, share)
-        around = own[:-1] / own[-1] - (squares[-1, :-1] / own[-1]) ** 2
-        return cls(share * float(around.mean()) or 1.0, share)
-
-    def raw(self, slopes: float, intercepts: float, varies: Floats, intercept: bool) -> Floats:
-        """Strengths as they are in (2.3), by coefficient (d,); infinite where none may vary."""
-        found = np.full(len(varies), slopes * self.slopes)
-        if intercept:
-            found[-1] = intercepts * self.intercepts
-        return np.where(varies > 0, found, np.inf)
-
-    def told(self, strength: float) -> tuple[float, float]:
-        """A strength as it is in (2.3), in these units."""
-        return strength / self.slopes, strength / self.intercepts
-
-
-@dataclass
-class Candidate:
-    """A problem on its way down: its strengths, the fold that it leaves out, and what that cost."""
-
-    strength: Strength
-    centres: Centres
-    descent: Descent
-    fold: int = NO_FOLD
-    held: tuple[float, float] = (0.0, 0.0)
-
-    def over(self, enough: float) -> bool:
-        """True if the slope is so small a share of the first one."""
-        descent = self.descent
-        return bool(descent.way.size) and (descent.stuck or descent.left <= enough)
-
-    def told(self, value: float, slopes: Floats, held: Floats) -> None:
-        """What the users said of where it looked."""
-        before = self.descent.value
-        self.descent.told(*self.centres.whole(self.descent.next, value, slopes))
-        if self.descent.value != before:
-            self.held = float(held[0]), float(held[1])
 
 
 class ClassesSolution(MixedSolution):
@@ -137,7 +74,7 @@ class ClassesSolution(MixedSolution):
     @property
     def d(self) -> int:
         """Coefficients of one class."""
-        return self.size // self.classes
+        return int(self.size // self.classes)
 
     @property
     def looks(self) -> bool:
@@ -202,7 +139,7 @@ class ClassesSolution(MixedSolution):
 
     @property
     def _share(self) -> float:
-        """What a record weighs in the sums."""
+        """The weight of a record in the sums."""
         users = sum(len(cohort.users) for cohort in self.present.cohorts)
         return users / self.records if self.job.config.model.loss_scale == "mean" else 1.0
 
@@ -238,12 +175,15 @@ class ClassesSolution(MixedSolution):
         self, name: str, squares: Floats, scale: Scale, strength: Strength, before: list[Candidate]
     ) -> Script[list[Candidate]]:
         """The best value of one strength, by left-out records: a candidate a fold."""
-        tried = [replace(strength, **{name: value}) for value in GRID[name]]
+        tried = [replace(strength, **{name: value}) for value in STRENGTH_GRID[name]]
         found = [
-            [self._candidate(squares, scale, s, f, *before[f : f + 1]) for f in range(FOLDS)]
+            [
+                self._candidate(squares, scale, s, f, *before[f : f + 1])
+                for f in range(LEFT_OUT_FOLDS)
+            ]
             for s in tried
         ]
-        yield from self._descend([one for own in found for one in own], scale, ROUGH)
+        yield from self._descend([one for own in found for one in own], scale, ROUGH_SLOPE)
         held = np.array([[one.held for one in own] for own in found]).sum(1)
         return found[int(np.argmin(held[:, 0] / np.maximum(held[:, 1], 1.0)))]
 
@@ -289,7 +229,9 @@ class ClassesSolution(MixedSolution):
         d = self.d
         template = {"squares": np.zeros(d * (d + 1) // 2)}
         self.asked = self.present
-        answers, replies = yield from self._ask(BEGIN, lambda _: {}, template, (AVERAGED, WITHHELD))
+        answers, replies = yield from self._ask(
+            ASK_SQUARES, lambda _: {}, template, (AVERAGED, WITHHELD)
+        )
         note_floor(self.job, [answer for own in answers.values() for answer in own])
         found = [added(own)["squares"] for own in answers.values()]
         return unpack(np.stack(found), d), replies
@@ -297,7 +239,7 @@ class ClassesSolution(MixedSolution):
     def _descend(self, candidates: list[Candidate], scale: Scale, enough: float) -> Script[None]:
         """Go down with all of them, side by side."""
         names, present = self.asked.names, self.asked
-        for _ in range(MOST_EXCHANGES):
+        for _ in range(MOST_DESCENT_EXCHANGES):
             going = [one for one in candidates if not one.over(enough)]
             if not going:
                 return
@@ -308,7 +250,7 @@ class ClassesSolution(MixedSolution):
             template: Arrays = {
                 "value": np.zeros(k), "held": np.zeros((k, 2)), "slopes": np.zeros((k, self.size))
             }  # fmt: skip
-            answers, _ = yield from self._ask(SUMS, rows, template)
+            answers, _ = yield from self._ask(ASK_SLOPES, rows, template)
             if self.asked is not present:  # who is gone was in the sums before
                 present = self.asked
                 for one in candidates:
@@ -371,15 +313,14 @@ class ClassesSolution(MixedSolution):
         ]
         rows += [("liars", why)] if (why := self.unguarded) else []
         scale = Scale(*said.pop("scale"))
-        found = [
+        return [
             Finding("solution", rows),
             Finding("strengths", self._table(Strength(**said), scale)),
         ]
-        return found
 
     @property
     def _unsettled(self) -> str:
-        """What to do where there is no end."""
+        """The advice where there is no end."""
         return UNSETTLED if self.state.change > self.enough else ""
 
     def _table(self, strength: Strength, scale: Scale) -> list[tuple[str, str]]:

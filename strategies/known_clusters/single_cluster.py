@@ -42,7 +42,7 @@ class SingleClusterKeys(MixedModelKeys):
     """Keys of the single cluster; of the mixed model's it has its own strengths and clusters."""
 
     title = "Single cluster"
-    asks = "numbers or two classes"
+    asks = "numbers or classes"
 
     single_cluster_lambda: str = key(
         AUTO, "pull of users to their one centre: a number, auto, or cv: by cross-validation"
