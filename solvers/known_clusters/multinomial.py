@@ -8,7 +8,7 @@ of C classes, gamma and lambda one number for slopes and one for intercepts:
 
 (2.3) has no rho, and then no minimum where one model tells all records apart without error. A user
 minimises over its deviation alone: what is left, and its slope in w_j, add up over a cluster
-(`Block.told`), and the server goes down along these sums (descent.py).
+(`Block.told`), and the server goes down along these sums (centre_descent.py).
 
 Models are (d, C) here, the intercept last.
 """
@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 
 from corsage.core.arrays import Floats
-from corsage.solvers.known_clusters.descent import (
+from corsage.solvers.known_clusters.centre_descent import (
     ARMIJO_SHARE,
+    DESCENT_ROUNDING,
     MOST_STEP_HALVINGS,
-    VALUE_ROUNDING,
 )
 from corsage.solvers.known_clusters.folds import HELD_OUT_FOLDS
 
@@ -161,7 +161,7 @@ def settled(
             by = length[:, None, None]
             there = scores + by * ahead
             after = (weight * entropies(there, y)).sum(1) + (e + by * step).square().sum((1, 2)) / 2
-            far = after > value + ARMIJO_SHARE * length * promised + VALUE_ROUNDING * value.abs()
+            far = after > value + ARMIJO_SHARE * length * promised + DESCENT_ROUNDING * value.abs()
             if not bool(far.any()):
                 break
             length = torch.where(far, length / 2, length)

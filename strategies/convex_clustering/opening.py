@@ -24,7 +24,7 @@ MOST_MEDIANS = 100.0
 """What users say of their losses is no measured fact: so many medians are the most."""
 REFUSED_NAMED = 5
 """Users that are named."""
-OF_NOBODY = 1e-6
+NOBODYS_SHARE = 1e-6
 """A share of records that is none."""
 NUMBER_LOSSES = ("squared", "huber")
 """Losses that have a best model wherever there are enough different rows."""
@@ -55,7 +55,7 @@ def check_classes(questions: Questions, users: list[str], d: int) -> Script[None
     replies = yield from questions.ask(users, "gradient", rows, template)
     weights = np.maximum(replies.metrics["value"] / np.log(classes), np.finfo(np.float64).tiny)
     shares = 1 / classes - replies.rows["gradient"][:, -classes:] / weights[:, None]
-    if (none := np.flatnonzero(shares.max(0) < OF_NOBODY)).size:  # one user's word is enough
+    if (none := np.flatnonzero(shares.max(0) < NOBODYS_SHARE)).size:  # one user's word is enough
         some = ", ".join(map(str, none[:REFUSED_NAMED].tolist()))
         raise ModelError(
             f"{job.name}: no user has a record of class {some}, whose scores would fall for ever: "

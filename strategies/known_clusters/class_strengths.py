@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from corsage.core.arrays import Floats
-from corsage.solvers.known_clusters.descent import Centres, Descent
+from corsage.solvers.known_clusters.centre_descent import Centres, Descent
 from corsage.solvers.known_clusters.multinomial import NO_FOLD
 
 STRENGTH_GRID: Mapping[str, tuple[float, ...]] = {

@@ -27,7 +27,7 @@ from corsage.core.arrays import Arrays, Floats
 from corsage.core.counts import Number
 from corsage.core.errors import ConfigError
 from corsage.core.messages.replies import Replies
-from corsage.solvers.known_clusters.descent import Centres, Descent
+from corsage.solvers.known_clusters.centre_descent import Centres, Descent
 from corsage.solvers.known_clusters.mixed_model import unpack
 from corsage.solvers.known_clusters.multinomial import NO_FOLD
 from corsage.solvers.losses.softmax_block import by_class, flat
@@ -129,7 +129,7 @@ class ClassesSolution(MixedSolution):
 
     @property
     def intercept(self) -> bool:
-        """Whether models have one."""
+        """True if models have an intercept."""
         return self.job.config.model.intercept
 
     @property

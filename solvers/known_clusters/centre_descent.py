@@ -17,7 +17,7 @@ CLASS_CURVATURE = 0.5
 """The largest curvature in a sample's scores."""
 ARMIJO_SHARE = 1e-4
 """The share of what a slope promises that a step must bring (Armijo 1966)."""
-VALUE_ROUNDING = 1e-12
+DESCENT_ROUNDING = 1e-12
 """A share of a sum that is rounding."""
 REMEMBERED_STEPS = 20
 """Steps that the curvature is known from."""
@@ -58,12 +58,12 @@ class Descent:
         """Go there, if it is low enough; else look again at half the way."""
         if self.way.size:
             least = self.value + ARMIJO_SHARE * self.length * float(self.slope @ self.way)
-            if not value <= least + VALUE_ROUNDING * abs(self.value):
+            if not value <= least + DESCENT_ROUNDING * abs(self.value):
                 self.length /= 2
                 self.stuck = self.length < 2.0**-MOST_STEP_HALVINGS
                 return
             moved, bent = self.length * self.way, slope - self.slope
-            if moved @ bent > VALUE_ROUNDING * np.linalg.norm(moved) * np.linalg.norm(bent):
+            if moved @ bent > DESCENT_ROUNDING * np.linalg.norm(moved) * np.linalg.norm(bent):
                 self.steps = [*self.steps, (moved, bent)][-REMEMBERED_STEPS:]
             self.at = self.at + moved
         else:
@@ -129,7 +129,7 @@ class Centres:
 
     @property
     def size(self) -> int:
-        """How many numbers there are."""
+        """The count of these numbers."""
         return int((len(self.unit) + self.clusters) * self.squares.shape[1] * self.classes)
 
     def split(self, x: Floats) -> tuple[Floats, Floats]:
