@@ -220,7 +220,7 @@ class ClassesSolution(MixedSolution):
 
     def _spread(self, strengths: Floats) -> Floats:
         """Strengths by coefficient (d,), of all classes (P,)."""
-        return self.flat(np.tile(strengths[:, None], self.classes)[None])[0]
+        return np.asarray(self.flat(np.tile(strengths[:, None], self.classes)[None])[0])
 
     # Exchanges.
 
