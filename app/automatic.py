@@ -14,6 +14,8 @@ from corsage.datasets.user_data import FederatedData
 
 MOST_EXACT_INPUTS = 300
 """Inputs of a linear problem: exact methods send matrices of all by all."""
+MOST_EXACT_NUMBERS = 2000
+"""Numbers of a model of several classes, which takes some dozens of exchanges of its slopes."""
 NETWORKS = "fedrep,fedavg,local"
 OWN_TABLES = ("csv", "npz", "memory")
 """Tables of one's own: users may have a row each, with nothing to hold out."""
@@ -81,8 +83,10 @@ def choice(data: FederatedData, given: Mapping[str, Any]) -> tuple[dict[str, Any
 
 
 def linear(data: FederatedData) -> bool:
-    """True if the exact methods of linear models can be had: few inputs, two classes at most."""
-    return len(data.shape) == 1 and width(data) <= MOST_EXACT_INPUTS and data.num_classes in (0, 2)
+    """True if the exact methods of linear models can be had: a table of few inputs and classes."""
+    if len(data.shape) != 1 or width(data) > MOST_EXACT_INPUTS:
+        return False
+    return data.num_classes <= 2 or data.num_classes * width(data) <= MOST_EXACT_NUMBERS
 
 
 def width(data: FederatedData) -> int:
@@ -116,4 +120,5 @@ def exact(data: FederatedData) -> dict[str, str]:
 
 def model_of(data: FederatedData) -> dict[str, str]:
     """The linear model with its loss."""
-    return {"model": "linear", "loss": "logistic" if data.num_classes else "squared"}
+    losses = {0: "squared", 2: "logistic"}
+    return {"model": "linear", "loss": losses.get(data.num_classes, "cross-entropy")}

@@ -133,6 +133,8 @@ ATTACHED: dict[str, str] = {
     "answer": "app.answer.answering",
     "augment": "networks.augment",
     "baseline": "clients.parts.baseline",
+    "classes": "strategies.known_clusters.several_classes",
+    "classes at home": "clients.known_clusters.several_classes",
     "combined": "clients.parts.combined",
     "cut": "networks.cut",
     "devices": "strategies.devices.devices",

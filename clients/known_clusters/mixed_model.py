@@ -16,7 +16,7 @@ from corsage.clients.base import Got, Models, Sent
 from corsage.clients.convex import Answer, one_output
 from corsage.clients.known_clusters.floored import FlooredClient
 from corsage.core.arrays import Array, Arrays, Floats
-from corsage.core.messages.asked import Takes, floats
+from corsage.core.messages.asked import Takes, floats, ints
 from corsage.core.messages.encoding import as_sent
 from corsage.core.messages.fields import Flag, Listed, OneOf, Real, Text, Whole
 from corsage.core.registry import attached
@@ -69,6 +69,11 @@ class MixedModelClient(FlooredClient):
             "odds": floats("K"),
             "start": floats("P"),
             **{name: floats() for name in ("noise", "scale")},
+            "own": floats("P", "P"),
+            "centres": floats("K", "P"),
+            "folds": ints("K"),
+            "pulls": floats("K", "K"),
+            "ridges": floats("K"),
         },
         options={
             "ask": Text(40),
@@ -93,6 +98,8 @@ class MixedModelClient(FlooredClient):
             "reml": self.likelihood_sums,
             "fold-sums": lambda got: attached("groups at home").fold_sums(self, got),
             "summary": self.summary,
+            "classes-begin": lambda got: of_classes().begin(self, got),
+            "classes": lambda got: of_classes().sums(self, got),
             "likelihood-begin": lambda got: marginal().begin(self, got),
             "likelihood": lambda got: marginal().likelihood(self, got),
         }
@@ -170,6 +177,8 @@ class MixedModelClient(FlooredClient):
 
     def models(self, got: Got) -> Models:
         """theta_i at the present w_j."""
+        if "pulls" in got.rows:
+            return Models(of_classes().models(self, got).whole)
         theta, kind = self.theta(), got.options["as"]
         if got.options["moves"] and "root" in got.rows:
             return Models(self.tensor(self.rooted(theta, kind, got.rows)).cpu().numpy())
@@ -179,6 +188,8 @@ class MixedModelClient(FlooredClient):
 
     def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
         """A new user minimises f_i + gamma/2 |theta - w_j|^2 with its cluster's w_j."""
+        if "pulls" in got.rows:
+            return Models(of_classes().models(self, got).whole)
         centre = self.tensor(got.rows["w"]).expand(len(self.users), -1)
         if "root" in got.rows:
             kind = EXACT if self.network.criterion.name == "squared" else NEWTON
@@ -327,6 +338,11 @@ class MixedModelClient(FlooredClient):
 def marginal() -> Any:
     """Users' part in a marginal likelihood, which attaches."""
     return attached("likelihood at home")
+
+
+def of_classes() -> Any:
+    """Users' part under the multinomial loss, which attaches."""
+    return attached("classes at home")
 
 
 def packed(own: Quadratics, yy: Floats | None = None) -> Floats:

@@ -9,8 +9,9 @@ donors    20,000 people in five brackets, 5 to 30 letters each, two features, a 
 Reported are the exchanges until it says that it has converged, and the mean test cross-entropy
 after 20 exchanges less that after 200. Beside it EM (`mixed-variances=summed`), a step an exchange.
 
-Several classes: Async-AL2SGD+ and convex clustering with the multinomial loss, beside own models,
-one for all, and that one tuned by each user, on 50 users with two to five classes each:
+Several classes: the mixed model, Async-AL2SGD+ and convex clustering with the multinomial loss,
+beside own models, one for all, and that one tuned by each user, on 50 users with two to five
+classes each:
 
 digits    scikit-learn's, all 64 pixels
 fashion   20 principal components of Fashion-MNIST's pixels
@@ -134,6 +135,7 @@ MOST_CPU = 20.0
 OF_SEVERAL_CLASSES: dict[str, dict[str, Any]] = {
     "local": {"num-rounds": 50, "fraction-train": 1.0, "lr": 0.05},
     "fedavg": {"num-rounds": 50, "fraction-train": 1.0, "lr": 0.05, "fine-tune-epochs": 10},
+    "mixed-model": {},
     "async-al2sgd": {
         "known-missing": "all", "known-gamma": 0.1, "known-lambda": 0.1, "known-p0": 0.02,
         "known-p": 0.02, "known-iterations": 1000,
@@ -180,23 +182,29 @@ def several(options: Options, folder: Path) -> list[Figure]:
             case = f"{dataset}, {classes} classes, {records} records"
             for row, values in rows.items():
                 high = MOST_CPU if row.endswith("CPU s") else np.inf
-                found.append(Figure(case, row, tuple(values), high=high))
+                form = ".3f" if row.endswith("entropy") else ".1f"
+                found.append(Figure(case, row, tuple(values), high=high, form=form))
     return found
 
 
-def judged(name: str, own: Mapping[str, Any], path: Path, records: int) -> dict[str, float]:
-    """The accuracy of each of a strategy's rows, and the CPU seconds of the run."""
+def judged(strategy: str, own: Mapping[str, Any], path: Path, records: int) -> dict[str, float]:
+    """The scores of each of a strategy's rows, and the CPU seconds of the run."""
     keys = {
         "dataset": "npz", "data-file": str(path), "user-column": "user", "label-column": "y",
         "scale": "none", "model": "linear", "loss": "cross-entropy", "evaluate-every": 10**6,
         "test-fraction": TESTED / (TESTED + records), **own,
     }  # fmt: skip
-    say(f"{name}: {path.stem}")
+    say(f"{strategy}: {path.stem}")
     begin = time.process_time()
-    result = strategy_class(name)(Config.parse(keys)).start(LocalGrid(app, 1))
+    result = strategy_class(strategy)(Config.parse(keys)).start(LocalGrid(app, 1))
     spent = time.process_time() - begin
-    rows = {row["strategy"]: 100 * float(row["accuracy"]["mean"]) for row in result.json()}
-    return {**rows, f"{name}: CPU s": spent}
+    found = dict[str, float]()
+    for row in result.json():
+        name = str(row["strategy"])
+        found[name] = 100 * float(row["accuracy"]["mean"])
+        found[f"{name}: worst tenth"] = 100 * float(row["worst10"])
+        found[f"{name}: cross-entropy"] = float(row["loss"]["mean"])
+    return {**found, f"{strategy}: CPU s": spent}
 
 
 def measure(options: Options) -> Outcome:

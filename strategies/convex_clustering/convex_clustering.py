@@ -57,6 +57,7 @@ from corsage.strategies.convex_clustering.opening import (
     ask_local,
     ask_neighbours,
     check_bounded,
+    check_classes,
     name_free,
 )
 from corsage.strategies.convex_clustering.probing import (
@@ -168,6 +169,7 @@ class ConvexClustering(Strategy[ConvexClusteringKeys, ConvexClusteringState]):
         """The graph, lambda, rho and tau of the users that are there."""
         users, d = self.members.users, self.job.network.whole.stop
         name, graph = solver_of(self.keys, self.config, d), Graph(users)
+        yield from check_classes(self.questions, users, d)
         if self.keys.convex_graph == KNN:
             graph = yield from ask_neighbours(self.questions, users, d, self.keys.convex_neighbours)
         found = Found(Choice(self.keys.given or 0.0))

@@ -24,6 +24,8 @@ MOST_MEDIANS = 100.0
 """What users say of their losses is no measured fact: so many medians are the most."""
 REFUSED_NAMED = 5
 """Users that are named."""
+NOBODYS_SHARE = 1e-6
+"""A share of records that is none."""
 NUMBER_LOSSES = ("squared", "huber")
 """Losses that have a best model wherever there are enough different rows."""
 WHY = {
@@ -38,6 +40,27 @@ def ask_facts(questions: Questions, users: list[str]) -> Script[tuple[Facts, Boo
     held = metrics["coercive"] > 0
     name_free(questions, users, held)
     return Facts(usual(metrics["curvature"]), usual(metrics["slope"])), held
+
+
+def check_classes(questions: Questions, users: list[str], d: int) -> Script[None]:
+    """Refuse several classes of which nobody has one, without a ridge: its scores fall for ever.
+
+    At 0 all classes are as likely, so the slopes of the intercepts say how many records each has.
+    """
+    job = questions.job
+    keys, classes = job.config.model, job.agreed.num_classes
+    if job.loss != "cross-entropy" or keys.ridge or not keys.intercept:
+        return
+    rows, template = {"x": np.zeros((len(users), d))}, {"gradient": np.zeros(d)}
+    replies = yield from questions.ask(users, "gradient", rows, template)
+    weights = np.maximum(replies.metrics["value"] / np.log(classes), np.finfo(np.float64).tiny)
+    shares = 1 / classes - replies.rows["gradient"][:, -classes:] / weights[:, None]
+    if (none := np.flatnonzero(shares.max(0) < NOBODYS_SHARE)).size:  # one user's word is enough
+        some = ", ".join(map(str, none[:REFUSED_NAMED].tolist()))
+        raise ModelError(
+            f"{job.name}: no user has a record of class {some}, whose scores would fall for ever: "
+            "number the classes from 0 on without gaps, or set ridge=0.001."
+        )
 
 
 def usual(values: Floats) -> float:

@@ -39,7 +39,7 @@ from corsage.strategies.known_clusters.coins.conversation import (
     evaluation_of,
     evaluations_of,
 )
-from corsage.strategies.known_clusters.coins.key_checks import check_mixed, check_one_output
+from corsage.strategies.known_clusters.coins.key_checks import check_convex, check_mixed
 from corsage.strategies.known_clusters.inference import inferred
 from corsage.strategies.known_clusters.linear_summary import LinearSummary
 from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution
@@ -63,6 +63,19 @@ if TYPE_CHECKING:
 
 
 K = TypeVar("K", bound=MixedModelKeys)
+
+
+def of_classes(job: Job) -> bool:
+    """True if the loss is of one output a class."""
+    return job.loss == "cross-entropy"
+
+
+def solver(job: Job) -> type[MixedSolution]:
+    """The solution of (2.3) for the loss of a job."""
+    if not of_classes(job):
+        return MixedSolution
+    found: type[MixedSolution] = attached("classes").ClassesSolution
+    return found
 
 
 class MixedModel(Strategy[K, MixedModelState]):
@@ -98,7 +111,7 @@ class MixedModel(Strategy[K, MixedModelState]):
     def solution(self) -> MixedSolution:
         """The rounds of the state as it is."""
         self.clusters.groups = self.state.groups.of
-        return MixedSolution(self.job, self.clusters, self.keys, self.state)
+        return solver(self.job)(self.job, self.clusters, self.keys, self.state)
 
     @classmethod
     def strengths(cls, job: Job) -> Script[tuple[Strengths, list[Finding]]]:
@@ -118,11 +131,12 @@ class MixedModel(Strategy[K, MixedModelState]):
 
     def initial(self, network: Network) -> MixedModelState:
         """The middle at zero; all else comes with the first round."""
-        check_one_output(self.job)
+        check_convex(self.job)
         self.clusters.check()
         check_mixed(self.keys, self.config.model, self.job.loss)
-        varying(self.job, network.whole.stop, self.keys.mixed_random)
-        held_columns(self.job, self.keys.held, network.whole.stop)
+        d = network.whole.stop // (self.job.agreed.num_classes if of_classes(self.job) else 1)
+        varying(self.job, d, self.keys.mixed_random)
+        held_columns(self.job, self.keys.held, d)
         return MixedModelState.of_size(network.whole.stop)
 
     def shared(self) -> Arrays:
@@ -161,6 +175,8 @@ class MixedModel(Strategy[K, MixedModelState]):
 
     def closing(self) -> Script[None]:
         """Ask what standard errors need, and users for their estimates; judge the neighbours."""
+        if of_classes(self.job):
+            return
         self.inference = yield from inferred(self.solution)
         self.neighbours = yield from compared(self.solution, self.last)
         if self.neighbours is not None and self.neighbours.told:
@@ -193,7 +209,11 @@ class MixedModel(Strategy[K, MixedModelState]):
             found += self.neighbours.findings()
         if self.inference is not None:
             return [*found, *self.inference.findings()]
-        if self.keys.mixed_summary == "none" or self.solution.size <= MOST_COEFFICIENTS:
+        if (
+            of_classes(self.job)
+            or self.keys.mixed_summary == "none"
+            or self.solution.size <= MOST_COEFFICIENTS
+        ):
             return found
         told = f"no summary of more than {MOST_COEFFICIENTS}; coefficients.csv has every user's"
         return [*found, Finding("coefficients", [(f"{self.solution.size:,}", told)])]

@@ -180,6 +180,7 @@ class MixedModelState:
     estimates : what those on auto were estimated from.
     likelihood : the search for the most likely parameters, of losses that are likelihoods.
     groups : the groups that were found, where they were looked for.
+    classes : the strengths of several classes.
     sums : those that each user sent, where they are kept.
     aside : how like the others users' sums are, and who is set aside.
     quadratics : what the quadratics of the last sums were; empty before the first.
@@ -204,6 +205,7 @@ class MixedModelState:
     estimates: Estimates = field(default_factory=Estimates)
     likelihood: Search = field(default_factory=Search)
     groups: FoundGroups = field(default_factory=FoundGroups)
+    classes: Search = field(default_factory=Search)
     sums: KeptSums = field(default_factory=KeptSums)
     aside: Aside = field(default_factory=Aside)
     quadratics: str = ""

@@ -28,7 +28,7 @@ from corsage.strategies.known_clusters.coins.conversation import (
     ask_each,
     check_enough,
 )
-from corsage.strategies.known_clusters.mixed_model import MixedModel
+from corsage.strategies.known_clusters.mixed_model import MixedModel, solver
 from corsage.strategies.known_clusters.mixed_solution import MixedSolution
 from corsage.strategies.known_clusters.mixed_state import ALL_COLUMNS, FOUND, MixedModelKeys
 from corsage.strategies.rounds.results import Finding
@@ -42,7 +42,7 @@ class SingleClusterKeys(MixedModelKeys):
     """Keys of the single cluster; of the mixed model's it has its own strengths and clusters."""
 
     title = "Single cluster"
-    asks = "numbers or two classes"
+    asks = "numbers or classes"
 
     single_cluster_lambda: str = key(
         AUTO, "pull of users to their one centre: a number, auto, or cv: by cross-validation"
@@ -73,7 +73,7 @@ class SingleCluster(MixedModel[SingleClusterKeys]):
     def solution_with(self, strength: str) -> MixedSolution:
         """The solution with this lambda^sc. Of one cluster w is wbar, whatever lambda_j says."""
         keys = replace(self.keys, known_gamma=strength, known_lambda="1")
-        return MixedSolution(self.job, self.clusters, keys, self.state)
+        return solver(self.job)(self.job, self.clusters, keys, self.state)
 
     def opening(self) -> Script[None]:
         """Choose lambda by cross-validation, if that is wanted."""

@@ -25,13 +25,14 @@ class ClusterKeys(Keys):
     title = "Known clusters"
     example: ClassVar = {"dataset": "hierarchical"}
     needs: ClassVar = {"model": "linear"}
-    asks = "numbers or two classes, of users in known clusters"
+    asks = "numbers or classes, of users in known clusters"
 
     known_gamma: str = key(
         AUTO,
         "pull of a user to its cluster (gamma_i): a number, a JSON file of one for each cluster or "
-        "user, or auto: estimated from the users' sums (linear models of one output); of other "
-        "models 1/(20 lr), a tenth of the curvature that lr stands for",
+        "user, or auto: estimated from the users' sums (linear models of one output), or of "
+        "several classes by left-out records (mixed-model and its siblings); of other models "
+        "1/(20 lr), a tenth of the curvature that lr stands for",
     )
     known_lambda: str = key(
         AUTO,

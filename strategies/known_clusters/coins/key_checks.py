@@ -32,18 +32,6 @@ def check_convex(job: Job) -> None:
         )
 
 
-def check_one_output(job: Job) -> None:
-    """Refuse several classes, too, whose sums would be of all pairs of classes and columns."""
-    check_convex(job)
-    if job.loss == "cross-entropy":
-        classes = job.agreed.num_classes
-        instead = "set loss=logistic" if classes == 2 else "take async-al2sgd or convex-clustering"
-        raise ConfigError(
-            f"{job.name}: takes numbers or two classes so far (loss=logistic), not "
-            f"loss=cross-entropy of {classes} classes: {instead}."
-        )
-
-
 def check_coins(keys: CoinKeys, model: ModelKeys, loss: str, convex: bool) -> None:
     """The keys of a coin-throwing method."""
     check_words(keys)
@@ -54,8 +42,27 @@ def check_coins(keys: CoinKeys, model: ModelKeys, loss: str, convex: bool) -> No
 def check_mixed(keys: MixedModelKeys, model: ModelKeys, loss: str) -> None:
     """The keys of the mixed model."""
     given_strengths(keys, Strengths())
-    check_estimable(keys, model, loss)
+    if loss == "cross-entropy":
+        check_of_classes(keys)
+    else:
+        check_estimable(keys, model, loss)
     check_random(keys, model)
+
+
+def check_of_classes(keys: MixedModelKeys) -> None:
+    """Refuse what is found from sums of squares, or is of one output."""
+    one = "for numbers or two classes (loss=logistic)"
+    if keys.mixed_grouping == "found":
+        raise ConfigError(f"mixed-grouping=found: {one}; convex-clustering finds clusters here.")
+    single = {AUTO, "one"} if keys.mixed_random == ("intercept",) else {AUTO}
+    for name, value, known in (
+        ("variances", keys.mixed_variances, single),
+        ("likelihood", keys.mixed_likelihood, {AUTO}),
+    ):
+        if value not in known:
+            raise ConfigError(f"mixed-{name}={value}: {one}; leave it on auto.")
+    if keys.mixed_keep_sums:
+        raise ConfigError(f"mixed-keep-sums=true: {one}; classes send no sums to keep.")
 
 
 def check_words(keys: CoinKeys) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from corsage.core.errors import ModelError
 from corsage.solvers.convex_clustering import pdmm, splitting
 from corsage.solvers.convex_clustering.exact import sum_of_norms
 from corsage.solvers.convex_clustering.exact.edges import Edges
@@ -115,6 +116,16 @@ def test_several_classes_are_certified(tmp_path: Path) -> None:
         one, other = (cluster(**own, convex_solver=name)[0] for name in ("newton", "dr"))
         assert certificate(one).relative <= 1e-7
         assert certificate(one).value == pytest.approx(certificate(other).value, rel=1e-6)
+
+
+def test_a_class_that_nobody_has_is_named_at_once(tmp_path: Path) -> None:
+    """Without a ridge its scores fall for ever; with one it is a class like others."""
+    keys = {**SEVERAL, "data_file": several(tmp_path), "num_rounds": 1}
+    with np.load(keys["data_file"]) as rows:
+        np.savez(keys["data_file"], **{**rows, "y": 2 * rows["y"]})
+    with pytest.raises(ModelError, match="no user has a record of class 1, 3,"):
+        cluster(**keys, ridge=0.0)
+    cluster(**keys, ridge=0.01, convex_lambda=0.02)
 
 
 def test_the_acceptance_problem(tmp_path: Path) -> None:

@@ -1,0 +1,162 @@
+"""The mixed model of several classes: (2.3) with the multinomial loss, and strengths on auto."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from scipy.special import logsumexp
+
+from corsage.app.fitting import fit
+from corsage.core.arrays import Floats, Ints
+from corsage.core.errors import ConfigError
+from corsage.core.messages.wire import Task
+from corsage.core.registry import ALGORITHMS, source
+from tests.support.federations import federate
+from tests.support.grids import Watched
+
+USERS, CLASSES, D = 6, 3, 3
+CLUSTER = np.array([0, 0, 0, 1, 1, 1])
+SIBLINGS = [name for name in ALGORITHMS if source(name) in ("mixed-model", "single-cluster")]
+TIGHT = {"mixed_tolerance": 1e-18}
+
+
+def drawn(seed: int = 3) -> tuple[Floats, Ints, Ints]:
+    """Rows, classes and users; the users differ, and user 2 has never seen class 2."""
+    rng = np.random.default_rng(seed)
+    user = np.repeat(np.arange(USERS), [5, 7, 9, 4, 6, 8])
+    x, level = rng.standard_normal((len(user), D - 1)), rng.standard_normal((USERS, CLASSES))
+    scores = x @ rng.standard_normal((D - 1, CLASSES)) + level[user]
+    y = (scores + rng.gumbel(size=scores.shape)).argmax(1)
+    y[(user == 2) & (y == 2)] = 0
+    return x, y, user
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> dict[str, Any]:
+    """The keys of a file of these."""
+    x, y, user = drawn()
+    np.savez(tmp_path / "rows.npz", x=x, y=y, user=user, cluster=CLUSTER[user])
+    return {
+        "dataset": "npz", "data_file": str(tmp_path / "rows.npz"), "user_column": "user",
+        "label_column": "y", "cluster_column": "cluster", "scale": "none", "model": "linear",
+        "loss": "cross-entropy", "test_fraction": 0.2, "num_rounds": 2,
+        "known_gamma": "auto", "known_lambda": "auto", "users_per_cluster": 20,
+    }  # fmt: skip
+
+
+def dense(gamma: float, lam: float, ridge: float, mean: bool) -> Floats:
+    """wbar (d, C) by one joint minimisation over all theta_i, w_j and wbar, as it is written."""
+    x, y, user = drawn()
+    z, hot = np.column_stack([x, np.ones(len(x))]), np.eye(CLASSES)[y]
+    weight = 1 / np.bincount(user)[user] if mean else np.ones(len(user))
+
+    def objective(v: Floats) -> tuple[float, Floats]:
+        theta, w, wbar = np.split(v.reshape(-1, D, CLASSES), [USERS, USERS + 2])
+        scores = np.einsum("md,mdc->mc", z, theta[user])
+        log = scores - logsumexp(scores, 1, keepdims=True)
+        own, away, slope = theta - w[CLUSTER], w - wbar, ridge * theta
+        np.add.at(slope, user, weight[:, None, None] * z[:, :, None] * (np.exp(log) - hot)[:, None])
+        down = lam * away
+        np.add.at(down, CLUSTER, -gamma * own)
+        squares = ridge * (theta**2).sum() + gamma * (own**2).sum() + lam * (away**2).sum()
+        parts = slope + gamma * own, down, -lam * away.sum(0, keepdims=True)
+        return squares / 2 - (weight * (log * hot).sum(1)).sum(), np.concatenate(parts).ravel()
+
+    start = np.zeros((USERS + 3) * D * CLASSES)
+    found = minimize(objective, start, jac=True, method="BFGS", options={"gtol": 1e-10})
+    return np.asarray(found.x.reshape(-1, D, CLASSES)[-1])
+
+
+@pytest.mark.parametrize("scale", ["sum", "mean"])
+def test_it_is_the_minimum_of_the_paper_s_objective(scale: str, file: dict[str, Any]) -> None:
+    """Also where the nodes, and with them the sums, are two."""
+    keys = {**file, "known_gamma": 0.4, "known_lambda": 0.7, "ridge": 0.05, "loss_scale": scale}
+    strategy, _, _ = federate("mixed-model", nodes=2, **{**keys, **TIGHT, "test_fraction": 0})
+    wanted = dense(0.4, 0.7, 0.05, scale == "mean")
+    assert np.allclose(strategy.state.model, [*wanted[:-1].T.ravel(), *wanted[-1]], atol=1e-6)
+
+
+def test_the_ends_are_one_model_one_a_cluster_and_one_a_user(file: dict[str, Any]) -> None:
+    """With a ridge on each f_i: one model of rows that weigh the same has n times that ridge."""
+    x, y, user = drawn()
+    z = np.column_stack([x, np.ones(len(x))])
+
+    def best(rows: Any, ridge: float) -> Floats:
+        def objective(v: Floats) -> float:
+            scores = z[rows] @ v.reshape(D, CLASSES)
+            own = scores[np.arange(len(scores)), y[rows]]
+            return float((logsumexp(scores, 1) - own).sum() + ridge / 2 * v @ v)
+
+        found = minimize(objective, np.zeros(D * CLASSES), options={"gtol": 1e-7}).x
+        model = found.reshape(D, CLASSES)
+        return np.concatenate([model[:-1].T.ravel(), model[-1]])
+
+    keys = {**file, "mixed_tolerance": 1e-14, "ridge": 0.5, "test_fraction": 0}
+    together, apart = (federate(f"exact-{kind}", **keys)[0].state for kind in ("global", "cluster"))
+    assert np.allclose(together.model, best(user < USERS, 0.5 * USERS), atol=1e-4)
+    for cluster in (0, 1):
+        assert np.allclose(apart.w[cluster], best(CLUSTER[user] == cluster, 1.5), atol=1e-4)
+    alone = federate("exact-local", **keys)[1].summaries[0].loss.mean
+    losses = []
+    for one in range(USERS):
+        model, rows = best(user == one, 0.5), user == one
+        scores = z[rows] @ np.vstack([model[:-CLASSES].reshape(CLASSES, -1).T, model[-CLASSES:]])
+        log = scores - logsumexp(scores, 1, keepdims=True)
+        losses.append(-log[np.arange(len(log)), y[rows]].mean())
+    assert alone == pytest.approx(np.mean(losses), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", SIBLINGS)
+def test_all_of_the_family_have_a_finite_model_on_auto(name: str, file: dict[str, Any]) -> None:
+    """Without a ridge one model tells these users' rows apart, and has no end without rho."""
+    strategy, result, _ = federate(name, **file)
+    assert np.isfinite(result.summaries[0].loss.mean) and strategy.finished()
+    assert strategy.state.change <= strategy.solution.enough
+
+
+def test_users_with_classes_of_their_own_have_intercepts_of_their_own() -> None:
+    """All slopes are the same: it must not give that up, and be better than one for all."""
+    rng, users = np.random.default_rng(0), 20
+    user = np.repeat(np.arange(users), 30)
+    some = np.stack([rng.permutation(5)[:2] for _ in range(users)])
+    y = some[user, rng.integers(2, size=len(user))]
+    x = 2 * np.eye(5)[y] + rng.standard_normal((len(user), 5))
+    keys = {"model": "linear", "loss": "cross-entropy", "progress": False, "num_rounds": 1}
+    loss = {
+        name: fit(x=x, y=y, user=user, strategy=name, test_fraction=0.5, **keys)[name].loss.mean
+        for name in ("mixed-model", "exact-global", "exact-local")
+    }
+    assert loss["mixed-model"] < min(0.6 * loss["exact-global"], loss["exact-local"])
+
+
+def test_who_falls_silent_is_left_out_and_a_floor_holds(file: dict[str, Any]) -> None:
+    """The sums of the others are of a problem without it."""
+
+    def fails(number: int, task: Task) -> bool:
+        return number > 3 and any("5" in own for own in (task.users, *task.members.values()))
+
+    keys = {**file, "known_gamma": 0.5, "known_lambda": 0.5, "ridge": 0.1, "min_share": 3}
+    _, result, notes = federate("mixed-model", grid=Watched(3, fails), **keys)
+    assert np.isfinite(result.summaries[0].loss.mean)
+    assert any("min-share" in note for note in notes.notes)
+
+
+@pytest.mark.parametrize(
+    ("keys", "match"),
+    [
+        ({"mixed_grouping": "found"}, "convex-clustering finds clusters"),
+        ({"mixed_variances": "full"}, "for numbers or two classes"),
+        ({"mixed_likelihood": "laplace"}, "for numbers or two classes"),
+        ({"mixed_keep_sums": True}, "no sums to keep"),
+        ({"offset_column": "x1"}, "for loss=logistic"),
+    ],
+)
+def test_what_classes_have_not_is_refused(
+    keys: dict[str, Any], match: str, file: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match=match):
+        federate("mixed-model", **{**file, **keys})
