@@ -141,9 +141,8 @@ class System:
             for k in range(self.d):
                 found[:, k] -= ends @ (rooted[:, k, None] * rooted)
         else:
-            for own, first, last in zip(found, ends.indptr, ends.indptr[1:], strict=False):
-                rows = rooted[ends.indices[first:last]]
-                own -= rows.T @ rows
+            for user, edges in enumerate(np.split(ends.indices, ends.indptr[1:-1])):
+                found[user] -= rooted[edges].T @ rooted[edges]
         return found
 
 
