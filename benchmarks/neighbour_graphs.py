@@ -48,7 +48,7 @@ TURNS = {300: 5, 1_000: 3}
 GAPS, MIDDLE, FEW = (1e-2, 1e-4, 1e-6, 1e-8), 3_000, 100
 """Relative gaps that are asked for; with so many neighbours' points, and points of all pairs."""
 LARGE, GIGABYTES = 100_000, 8.0
-PATHS, LENGTH, SPAN, TIMES = (2_000, 5_000), 30, (5.0, 5.0 / 300), 2.0
+PATH_SIZES, LENGTH, SPAN, TIMES = (2_000, 5_000), 30, (5.0, 5.0 / 300), 2.0
 """Users and lambdas of paths, their ends, and how many single solves one may take."""
 
 
@@ -162,7 +162,7 @@ def run() -> Iterator[Measure]:
     with one_thread(), threadpoolctl.threadpool_limits(1):
         timed(*moons(SIZES[0]), USUAL)
         yield from (usual(n) for n in SECONDS)
-        yield from (along_a_path(n) for n in PATHS)
+        yield from (along_a_path(n) for n in PATH_SIZES)
         yield from to_gaps(f"10-NN, {MIDDLE:,}, {USUAL:g}", *moons(MIDDLE), USUAL)
         a = moons(FEW)[0]
         yield from to_gaps(f"all pairs, {FEW}", a, Edges.all_pairs(FEW), 1 / FEW)

@@ -27,10 +27,10 @@ from corsage.solvers.convex_clustering.exact.edges import Edges
 from corsage.solvers.convex_clustering.exact.sum_of_norms import Solution, fit
 from corsage.solvers.losses.convex import LinearLosses, linear_losses
 
-COUNT, SECONDS = 73, 2.0
+ODD_ONES, ENDS_WITHIN = 73, 2.0
 """Problems, and the CPU seconds that none may take longer."""
-LOSSES = ("squared", "squared-hinge", "logistic", "huber")
-LARGE = 1e3
+FOUR_LOSSES = ("squared", "squared-hinge", "logistic", "huber")
+OTHER_UNIT = 1e3
 """Units that some numbers are in."""
 
 
@@ -61,17 +61,17 @@ def drawn(number: int) -> Odd:
     """The problem of that number."""
     rng = generator(0, "benchmark", "odd", number)
     n, d = int(rng.integers(4, 61)), int(np.exp(rng.uniform(0, np.log(116))))
-    d, m, loss = max(d, 1), int(rng.integers(2, 31)), LOSSES[number % len(LOSSES)]
+    d, m, loss = max(d, 1), int(rng.integers(2, 31)), FOUR_LOSSES[number % len(FOUR_LOSSES)]
     a, truth = rng.normal(size=(n, m, d)), rng.normal(size=d + 1)
     unit = ("plain", "a user's inputs", "a column", "labels")[int(rng.integers(4))]
     if unit == "a user's inputs":
-        a[0] *= LARGE
+        a[0] *= OTHER_UNIT
     if unit == "a column":
-        a[:, :, 0] *= LARGE
+        a[:, :, 0] *= OTHER_UNIT
     u = a @ truth[:-1] + truth[-1] + rng.normal(size=(n, m))
     kind = scalar_loss(loss)
     assert kind is not None
-    y = u > np.median(u) if kind.classes else u * (LARGE if unit == "labels" else 1.0)
+    y = u > np.median(u) if kind.classes else u * (OTHER_UNIT if unit == "labels" else 1.0)
     x, labels = torch.from_numpy(a.reshape(n * m, d)), torch.from_numpy(y.ravel())
     own = linear_losses(x, labels, [m] * n, loss=kind, scale="mean", ridge=1e-3)
     kinds = ends(rng, n)
@@ -96,11 +96,13 @@ def run() -> Iterator[Measure]:
     """The slowest of all, and how many are certified."""
     with one_thread(), threadpoolctl.threadpool_limits(1):
         seconds, sure = dict[str, float](), 0
-        for number in range(COUNT):
+        for number in range(ODD_ONES):
             odd = drawn(number)
             found, seconds[odd.name] = solved(odd)
             sure += found.certified
         slow = max(seconds, key=lambda name: seconds[name])
-        ended = sum(each <= SECONDS for each in seconds.values())
-        beside = f"{ended} of {COUNT} within {SECONDS:g} s; {sure} certified; slowest: {slow}"
-        yield Measure("the slowest", seconds[slow], SECONDS, "CPU s", beside)
+        ended = sum(each <= ENDS_WITHIN for each in seconds.values())
+        beside = (
+            f"{ended} of {ODD_ONES} within {ENDS_WITHIN:g} s; {sure} certified; slowest: {slow}"
+        )
+        yield Measure("the slowest", seconds[slow], ENDS_WITHIN, "CPU s", beside)

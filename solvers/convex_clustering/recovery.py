@@ -18,16 +18,17 @@ from corsage.core.arrays import Floats, Ints
 from corsage.solvers.convex_clustering.exact.certificate import Problem
 from corsage.solvers.convex_clustering.exact.edges import Edges, norms
 from corsage.solvers.convex_clustering.exact.merged import Merged
-from corsage.solvers.convex_clustering.exact.partition import passes, proved
+from corsage.solvers.convex_clustering.exact.partition import (
+    LEFT_OVER,
+    REDUCED_GAP,
+    passes,
+    proved,
+)
 from corsage.solvers.convex_clustering.exact.sum_of_norms import costs_of, fit, prox
 from corsage.solvers.losses.convex import Losses
 
-REDUCED_GAP = 1e-12
-"""The relative gap to which (5) is solved: where clusters meet, a coarser one hides it."""
 DISTINCT = 1e-7
 """Cluster models nearer than this share of the largest are one."""
-LEFT_OVER = 1e-7
-"""The share of the largest gradient that a flow may leave over."""
 DIGITS = 1e-7
 """Relative width at which the bisection for a window ends."""
 STRIDE, TINIEST = 1.05, 1e-6

@@ -32,10 +32,10 @@ from corsage.solvers.losses.convex import Losses
 
 REDUCED_GAP = 1e-12
 """The relative gap to which (5) is solved: where clusters meet, a coarser one hides it."""
-DISTINCT, LEFT_OVER = 1e-11, 1e-7
+MET_AT, LEFT_OVER = 1e-11, 1e-7
 """Clusters' models nearer than that share of the largest are one: Newton's method on (5) ends with
 gradients of 1e-14; the share of the largest gradient that a flow may leave over."""
-TRIES = 8
+PARTITIONS_TRIED = 8
 """Partitions that are tried, each made of what the last one's test said."""
 
 
@@ -86,7 +86,7 @@ def _searched(problem: Problem, solution: Solution) -> tuple[Floats, Floats] | N
     """The models (n, d) and duals (E, d) of the partition that passes."""
     edges, x = problem.edges, solution.x
     labels = edges.components(norms(edges.differences(x)) == 0)
-    for _ in range(TRIES):
+    for _ in range(PARTITIONS_TRIED):
         found = fusion.reduced(problem, x, labels) or _reduced(problem, labels)
         joined = edges.components(found.inside | ~_apart(problem, found))
         if joined.max() < labels.max():
@@ -104,7 +104,7 @@ def _searched(problem: Problem, solution: Solution) -> tuple[Floats, Floats] | N
 def _apart(problem: Problem, found: Reduced) -> Bools:
     """Edges between models that differ."""
     far = norms(problem.edges.differences(found.x))
-    return np.asarray(far > DISTINCT * max(float(norms(found.x).max()), TINY))
+    return np.asarray(far > MET_AT * max(float(norms(found.x).max()), TINY))
 
 
 def _reduced(problem: Problem, labels: Ints) -> Reduced:

@@ -23,7 +23,7 @@ from corsage.solvers.convex_clustering.exact.ssnal import Solver
 
 TIMES = 4
 """Times that clusters are taken apart before all is begun anew."""
-SHARP = 1e-10
+FLOW_GAP = 1e-10
 """The relative gap of the flow inside of a cluster that may fall apart."""
 SHARE = 0.5
 """The share of the tolerance that the problem of clusters may use up."""
@@ -102,7 +102,7 @@ def taken_apart(
         s = need[members] - need[members].mean(0)
         own = Problem(PointCosts(s), inner, problem.lam)
         start = np.asfortranarray(mu[at])
-        found = Solver(own, s - inner.adjoint(start), start, Finish(own, SHARP, s), warm=True)
+        found = Solver(own, s - inner.adjoint(start), start, Finish(own, FLOW_GAP, s), warm=True)
         best = found.run([inner.components()])
         rest[members], mu[at] = best.x, best.mu
     return mu, rest
