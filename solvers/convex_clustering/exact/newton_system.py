@@ -143,7 +143,7 @@ class System:
         else:
             for user, edges in enumerate(np.split(ends.indices, ends.indptr[1:-1])):
                 found[user] -= rooted[edges].T @ rooted[edges]
-        return found
+        return np.asarray(found, np.float64)
 
 
 def small(edges: Edges, d: int) -> bool:

@@ -18,8 +18,9 @@ from corsage.core.errors import ModelError
 from corsage.solvers.convex_clustering.exact import fusion
 from corsage.solvers.convex_clustering.exact.certificate import Problem
 from corsage.solvers.convex_clustering.exact.costs import LossCosts, PointCosts
+from corsage.solvers.convex_clustering.exact.edge_functions import TINY
 from corsage.solvers.convex_clustering.exact.edges import Edges, norms
-from corsage.solvers.convex_clustering.exact.fusion import TINY, Reduced
+from corsage.solvers.convex_clustering.exact.fusion import Reduced
 from corsage.solvers.convex_clustering.exact.merged import Merged
 from corsage.solvers.convex_clustering.exact.sum_of_norms import (
     Solution,
