@@ -40,7 +40,7 @@ SMALL = 300
 NEAR, SURE, MUCH = 0.03, 0.1, 0.4
 """The relative gap from which on, and the ratio of slacks below which, users are fused for sure;
 clusters that are left, as a share of the users, that make the problem much smaller."""
-STEPS_IN_VAIN, AFTER_ALL = 12, 4
+CIRCLING_STEPS, AFTER_ALL = 12, 4
 """Steps after which the edges' part of the gap must be the least so far, or it goes in circles;
 and with it closed, after which the users' part does not close."""
 STEPS_AFTER = 4
@@ -108,7 +108,7 @@ class Interior:
             spread = float(edge_terms(self.pairs.z.T, self.mu, self.problem.radius).sum())
             relative = self.problem.relative(spread, self.x)
             least.append(min([relative, *least[-1:]]))
-            if len(least) > STEPS_IN_VAIN and least[-1] == least[-1 - STEPS_IN_VAIN]:
+            if len(least) > CIRCLING_STEPS and least[-1] == least[-1 - CIRCLING_STEPS]:
                 return False
             if len(least) > AFTER_ALL and least[-1 - AFTER_ALL] <= self.finish.tolerance:
                 return False

@@ -36,7 +36,7 @@ SHARP = 1e-13
 """The gradient that is only rounding, as a share of what pulls at a user."""
 OUTER_AFTER = 4
 """Outer iterations with the gap closed in which models that are fused exactly are looked for."""
-NO_BETTER, GAIN = 5, 0.5
+NO_BETTER, GAP_SHARE = 5, 0.5
 """Outer iterations with the edges' part closed after which the best gap must be that share of what
 it was, or it is as good as it gets: more can be only rounding."""
 
@@ -88,7 +88,7 @@ class Solver:
                 if left == 0:
                     return self.finish.found(self.steps)
                 gaps.append(self.finish.found(0).gap)
-                if len(gaps) > NO_BETTER and not gaps[-1] < GAIN * gaps[-1 - NO_BETTER]:
+                if len(gaps) > NO_BETTER and not gaps[-1] < GAP_SHARE * gaps[-1 - NO_BETTER]:
                     return self.finish.found(self.steps)
             if self.steps >= ALL_STEPS:
                 break
