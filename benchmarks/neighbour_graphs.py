@@ -48,8 +48,8 @@ TURNS = {300: 5, 1_000: 3}
 GAPS, MIDDLE, FEW = (1e-2, 1e-4, 1e-6, 1e-8), 3_000, 100
 """Relative gaps that are asked for; with so many neighbours' points, and points of all pairs."""
 LARGE, GIGABYTES = 100_000, 8.0
-PATH, LENGTH, SPAN, TIMES = 2_000, 30, (5.0, 5.0 / 300), 5.0
-"""Users and lambdas of a path, its ends, and how many single solves it may take."""
+PATH_SIZES, LENGTH, SPAN, TIMES = (2_000, 5_000), 30, (5.0, 5.0 / 300), 2.0
+"""Users and lambdas of paths, their ends, and how many single solves one may take."""
 
 
 def moons(n: int) -> tuple[Floats, Edges]:
@@ -138,9 +138,9 @@ def usual(n: int) -> Measure:
     return Measure(f"10-NN, {n:,}, {USUAL:g}: CPU", seconds, SECONDS[n], "s", words(found))
 
 
-def along_a_path() -> Measure:
+def along_a_path(n: int) -> Measure:
     """A path, beside the mean of ten cold solves along it."""
-    (a, edges), lams = moons(PATH), np.geomspace(*SPAN, LENGTH)
+    (a, edges), lams = moons(n), np.geomspace(*SPAN, LENGTH)
     single = mean(timed(a, edges, lam)[1] for lam in lams[::3])
     middle = median(timed(a, edges, lams[LENGTH // 2])[1] for _ in range(3))
     fresh = Edges(edges.i, edges.j, edges.w, edges.n)
@@ -152,7 +152,7 @@ def along_a_path() -> Measure:
         f"CPU ms {1e3 * seconds:.0f}, one cold solve {1e3 * single:.0f}, in the middle "
         f"{1e3 * middle:.0f}; certified to {worst:.0e}"
     )
-    return Measure(f"10-NN, {PATH:,}: {LENGTH} lambdas", seconds / single, TIMES, "solves", beside)
+    return Measure(f"10-NN, {n:,}: {LENGTH} lambdas", seconds / single, TIMES, "solves", beside)
 
 
 def run() -> Iterator[Measure]:
@@ -162,7 +162,7 @@ def run() -> Iterator[Measure]:
     with one_thread(), threadpoolctl.threadpool_limits(1):
         timed(*moons(SIZES[0]), USUAL)
         yield from (usual(n) for n in SECONDS)
-        yield along_a_path()
+        yield from (along_a_path(n) for n in PATH_SIZES)
         yield from to_gaps(f"10-NN, {MIDDLE:,}, {USUAL:g}", *moons(MIDDLE), USUAL)
         a = moons(FEW)[0]
         yield from to_gaps(f"all pairs, {FEW}", a, Edges.all_pairs(FEW), 1 / FEW)

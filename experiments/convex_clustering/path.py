@@ -19,8 +19,8 @@ from corsage.experiments.convex_clustering.problem import OPTIMA, problem
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
 from corsage.experiments.pictures import chosen_seeds, legend
 from corsage.solvers.convex_clustering.exact.edges import Edges
+from corsage.solvers.convex_clustering.exact.partition import proved
 from corsage.solvers.convex_clustering.exact.sum_of_norms import path
-from corsage.solvers.convex_clustering.reading import fused
 from corsage.solvers.convex_clustering.recovery import window
 
 ENDS, POINTS, QUICK = (2e-3, 0.25), 161, 25
@@ -38,9 +38,9 @@ def measure(options: Options) -> Outcome:
     losses, true = problem(seed)
     lams = np.geomspace(*ENDS, QUICK if options.quick else POINTS)
     lams = np.union1d(lams, list(KNOWN))[::-1]
-    solved = list(path(losses, lams.tolist()))
+    solved = [proved(losses, each) for each in path(losses, lams.tolist())]
     models = np.stack([each.x for each in solved])
-    labels = [fused(x) for x in models]
+    labels = [each.labels for each in solved]
     counts = np.array([int(own.max()) + 1 for own in labels])
     outcome = Outcome("Convex clustering: the cluster tree (Armacki et al. 2022)", "")
     for lam, known in KNOWN.items():
@@ -55,8 +55,11 @@ def measure(options: Options) -> Outcome:
         else:
             outcome.figures.append(Figure(f"lam={lam:g}", "distinct models", count))
     gaps = float(max(each.relative_gap for each in solved))
-    gap = Figure("all lam", "largest relative gap", (gaps,), high=1e-8, form=".1g")
-    outcome.figures.append(gap)
+    outcome.figures.append(
+        Figure("all lam", "largest relative gap", (gaps,), high=1e-8, form=".1g")
+    )
+    sure = float(np.mean([each.partition_certified is True for each in solved]))
+    outcome.figures.append(Figure("all lam", "clusters proved, share", (sure,), low=1.0))
     outcome.results = [
         {"lam": lam, "clusters": int(count), "agreement": float(adjusted_rand_score(own, true))}
         for lam, count, own in zip(lams.tolist(), counts, labels, strict=True)

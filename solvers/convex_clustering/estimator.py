@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from corsage.core.arrays import Floats, Ints
 from corsage.solvers.convex_clustering.exact.edges import Edges, norms
+from corsage.solvers.convex_clustering.exact.partition import proved
 from corsage.solvers.convex_clustering.exact.sum_of_norms import Solution, fit, path
 from corsage.solvers.convex_clustering.reading import in_order
 
@@ -125,6 +126,7 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     lam_ : lambda.
     path_ : the solutions along lambda (`Path`); computed when it is first asked for.
     certificate_ : at most by that share of it is the objective above its minimum.
+    partition_certified_ : the clusters are proved to be the minimum's, too.
     """
 
     _parameter_constraints: dict[str, Any] = {  # noqa: RUF012 - as scikit-learn has it
@@ -155,6 +157,8 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.lam_ = stable(self.path_) if self.lam == AUTO else float(self.lam)
         lam = min(float(self._unit.length(self.lam_, -1)), HUGE)
         found = fit(self._points, lam, self._graph, tolerance=self.tol)
+        found = proved(self._points, found, self._graph)
+        self.partition_certified_ = bool(found.partition_certified)
         self.labels_, self.certificate_ = clusters_of(found), found.relative_gap
         first = np.unique(self.labels_, return_index=True)[1]
         self.centers_ = self._unit.outward(found.x[first])

@@ -24,6 +24,8 @@ from corsage.solvers.convex_clustering.exact.certificate import Problem, feasibl
 from corsage.solvers.convex_clustering.exact.costs import LossCosts
 from corsage.solvers.convex_clustering.exact.edges import Edges, norms
 from corsage.solvers.convex_clustering.exact.merged import Merged
+from corsage.solvers.convex_clustering.exact.partition import proved
+from corsage.solvers.convex_clustering.exact.sum_of_norms import Solution
 from corsage.solvers.convex_clustering.recovery import flow, reduced
 from corsage.solvers.losses.convex import Losses
 
@@ -107,11 +109,16 @@ def in_order(labels: Ints) -> Ints:
 
 
 def read(losses: Losses, x: Floats, lam: float, edges: Edges) -> Partition:
-    """The first candidate of X that is certified; if none of the first few is, the likeliest.
+    """The partition that the flow test proves from X on; or the first candidate with a certificate.
 
-    That every user is its own cluster is tried last: only where no two models are the same, and it
-    is said only with a certificate.
+    If none of the first few is, it is the likeliest. That every user is its own cluster is tried
+    last: only where no two models are the same, and it is said only with a certificate.
     """
+    sure = proved(losses, unsolved(x, lam, edges), edges)
+    if sure.partition_certified:
+        labels = in_order(sure.labels)
+        w = sure.x[np.unique(labels, return_index=True)[1]]
+        return Partition(labels, True, sure.relative_gap, w)
     alone = np.arange(len(x))
     proposed = list(islice(candidates(x), CANDIDATES))
     if not proposed or len(np.unique(fused(x))) == len(x):
@@ -122,6 +129,12 @@ def read(losses: Losses, x: Floats, lam: float, edges: Edges) -> Partition:
         if found[-1].exact:
             return found[-1]
     return found[0]
+
+
+def unsolved(x: Floats, lam: float, edges: Edges) -> Solution:
+    """Models of which nothing is known, as a solution to be proved."""
+    mu = np.zeros((len(edges), x.shape[1]), order="F")
+    return Solution(x, mu, lam, np.nan, np.inf, np.inf, False, 0)
 
 
 def judged(losses: Losses, labels: Ints, lam: float, edges: Edges) -> Partition:

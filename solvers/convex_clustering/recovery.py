@@ -7,7 +7,7 @@ from tight; the flow test is exact.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,17 +15,20 @@ import torch
 from torch import Tensor
 
 from corsage.core.arrays import Floats, Ints
+from corsage.solvers.convex_clustering.exact.certificate import Problem
 from corsage.solvers.convex_clustering.exact.edges import Edges, norms
 from corsage.solvers.convex_clustering.exact.merged import Merged
-from corsage.solvers.convex_clustering.exact.sum_of_norms import fit, prox
+from corsage.solvers.convex_clustering.exact.partition import (
+    LEFT_OVER,
+    REDUCED_GAP,
+    passes,
+    proved,
+)
+from corsage.solvers.convex_clustering.exact.sum_of_norms import costs_of, fit, prox
 from corsage.solvers.losses.convex import Losses
 
-REDUCED_GAP = 1e-12
-"""The relative gap to which (5) is solved: where clusters meet, a coarser one hides it."""
 DISTINCT = 1e-7
 """Cluster models nearer than this share of the largest are one."""
-LEFT_OVER = 1e-7
-"""The share of the largest gradient that a flow may leave over."""
 DIGITS = 1e-7
 """Relative width at which the bisection for a window ends."""
 STRIDE, TINIEST = 1.05, 1e-6
@@ -187,18 +190,47 @@ def recovers(losses: Losses, labels: Ints, lam: float, edges: Edges) -> bool:
     return solved.distinct and flow(losses, solved, lam, edges).optimal
 
 
-def window(losses: Losses, labels: Ints, lam: float, edges: Edges) -> tuple[float, float] | None:
+def window(
+    losses: Losses | Floats, labels: Ints, lam: float, edges: Edges
+) -> tuple[float, float] | None:
     """The interval around lam in which the partition is recovered; None if it is not at lam.
 
     Below it, clusters fall apart (the flow test fails); above it, two of them meet.
     """
+    costs = costs_of(losses)
+    x = np.nan_to_num(costs.minimise())
 
     def holds(value: float) -> bool:
-        return recovers(losses, labels, value, edges)
+        return passes(Problem(costs, edges, value), labels, x)
 
     if not holds(lam):
         return None
     return _border(holds, lam, 1 / STRIDE), _border(holds, lam, STRIDE)
+
+
+@dataclass(frozen=True)
+class Window:
+    """An interval of lambda on which a partition is the solution's, and the clusters (N,)."""
+
+    low: float
+    high: float
+    labels: Ints
+
+
+def windows(losses: Losses | Floats, lams: Iterable[float], edges: Edges) -> list[Window]:
+    """All intervals that hold one of the lambda, from the lowest up, each proved at both its ends.
+
+    Lambda at which no partition is proved are in none.
+    """
+    found: list[Window] = []
+    for lam in sorted(lams):
+        if found and lam <= found[-1].high:
+            continue
+        solution = proved(losses, fit(losses, lam, edges), edges)
+        around = solution.partition_certified and window(losses, solution.labels, lam, edges)
+        if around:
+            found.append(Window(*around, solution.labels))
+    return found
 
 
 def _border(holds: Callable[[float], bool], start: float, stride: float) -> float:

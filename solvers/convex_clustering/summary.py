@@ -13,15 +13,18 @@ from corsage.core.arrays import Floats, Ints
 from corsage.solvers.convex_clustering import recovery
 from corsage.solvers.convex_clustering.batched import Batched
 from corsage.solvers.convex_clustering.couplings import Clusters, Parts, Penalty
-from corsage.solvers.convex_clustering.expansions import Expansion
+from corsage.solvers.convex_clustering.exact.partition import proved
+from corsage.solvers.convex_clustering.expansions import Expansion, models
 from corsage.solvers.convex_clustering.reading import (
     CANDIDATES,
     EXACT_GAP,
     candidates,
     fused,
+    in_order,
     read,
+    unsolved,
 )
-from corsage.solvers.convex_clustering.runs import Run, Solved, Task
+from corsage.solvers.convex_clustering.runs import LEAST_DAMPING, Run, Solved, Task
 from corsage.solvers.losses.convex import Losses
 
 READING_EXCHANGES = 12
@@ -192,9 +195,15 @@ def known_enough(proposed: list[Ints], runs: Sequence[Run]) -> bool:
 
 
 def proposals(solution: Solution) -> list[Ints]:
-    """The likeliest clusters, and that everybody is alone."""
+    """The clusters that expansions prove, the likeliest ones, and that everybody is alone."""
     x, alone = solution.models, np.arange(len(solution.models))
     proposed = list(islice(candidates(x), CANDIDATES))
+    if solution.known is not None:
+        near, penalty = solution.known, solution.penalty
+        quadratic = models(near, near.y, LEAST_DAMPING)
+        sure = proved(quadratic, unsolved(x, penalty.lam, penalty.edges), penalty.edges)
+        if sure.partition_certified:
+            proposed = [in_order(sure.labels), *proposed[: CANDIDATES - 1]]
     if not proposed or len(np.unique(fused(x))) == len(x):
         proposed.append(alone)
     return proposed

@@ -29,6 +29,8 @@ from corsage.solvers.convex_clustering.exact.sparse_factor import (
 
 GROUND, REFINEMENTS = 1e-10, 3
 """The damping of a Laplacian that is factored, and solutions by turns with residuals."""
+ALL_AT_ONCE = 12
+"""Numbers of a model from which on all are added up at once: each alone is quicker for few."""
 QUICK, PACE = 2e7, 1000.0
 """Operations of a band's factor that take no time, and how many an entry of a sparse one takes."""
 
@@ -141,6 +143,8 @@ class Edges:
 
     def adjoint(self, mu: Floats) -> Floats:
         """B' mu: v_i = sum_j mu_ij with mu_ji = -mu_ij, (n, d)."""
+        if mu.shape[1] > ALL_AT_ONCE:
+            return np.asarray(self._incidence @ mu)
         found = np.empty((mu.shape[1], self.n))
         for own, column in zip(mu.T, found, strict=True):
             column[:] = self._incidence @ own
@@ -153,6 +157,11 @@ class Edges:
         signs, edges = np.repeat([1.0, -1.0], count), np.tile(np.arange(count), 2)
         users = np.concatenate([self.i, self.j])
         return csr_array((signs, (users, edges)), shape=(self.n, count))
+
+    @cached_property
+    def ends(self) -> csr_array:
+        """|B'|: who is at an end of each edge, sparse (n, E)."""
+        return csr_array(abs(self._incidence))
 
     @property
     def sparse(self) -> bool:

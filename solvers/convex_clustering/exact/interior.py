@@ -40,6 +40,9 @@ SMALL = 300
 NEAR, SURE, MUCH = 0.03, 0.1, 0.4
 """The relative gap from which on, and the ratio of slacks below which, users are fused for sure;
 clusters that are left, as a share of the users, that make the problem much smaller."""
+CIRCLING_STEPS, AFTER_ALL = 12, 4
+"""Steps after which the edges' part of the gap must be the least so far, or it goes in circles;
+and with it closed, after which the users' part does not close."""
 STEPS_AFTER = 4
 """Steps with the gap closed in which models that are fused exactly are looked for."""
 EVEN = 1e-10, 1e-100
@@ -99,11 +102,16 @@ class Interior:
 
     def run(self) -> bool:
         """True if the gap was closed; if not, it can go on."""
-        last, left = b"", STEPS_AFTER
+        last, left, least = b"", STEPS_AFTER, list[float]()
         while self.steps < INTERIOR_STEPS and self._step() > SHORTEST_STEP:
             self.steps += 1
             spread = float(edge_terms(self.pairs.z.T, self.mu, self.problem.radius).sum())
             relative = self.problem.relative(spread, self.x)
+            least.append(min([relative, *least[-1:]]))
+            if len(least) > CIRCLING_STEPS and least[-1] == least[-1 - CIRCLING_STEPS]:
+                return False
+            if len(least) > AFTER_ALL and least[-1 - AFTER_ALL] <= self.finish.tolerance:
+                return False
             if self.shrinks and relative < NEAR and self._shrinks():
                 return False
             if relative > EARLY:

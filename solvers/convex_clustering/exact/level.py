@@ -58,10 +58,3 @@ class Level:
         found = inside.T.copy()
         found[:, self.across] = self.sign * self.share * mu.T.take(self.place, axis=1)
         return found.T
-
-
-def apart(labels: Ints, which: Bools) -> Ints:
-    """The users of some clusters alone, those of all others together."""
-    alone = which[labels]
-    found = np.where(alone, len(which) + np.arange(len(labels)), labels)
-    return np.asarray(np.unique(found, return_inverse=True)[1], np.int64)

@@ -9,7 +9,7 @@ little. Else conjugate gradients do without any matrix.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
@@ -56,26 +56,29 @@ class System:
         d = self.blocks.shape[1]
         return self._sparse(damping) if affordable(self.edges, d) else self._dense(damping)
 
-    def weights(self, k: int, m: int) -> Floats:
-        """Entry (k, m) of every edge's W_e, (E,)."""
-        cross = self.b * self.unit[:, k] * self.unit[:, m]
-        return self.a - cross if k == m else -cross
+    def bends(self) -> Floats:
+        """The blocks W_e, (E, d, d)."""
+        found, at = -self._rooted[:, :, None] * self._rooted[:, None], np.arange(self.d)
+        found[:, at, at] += self.a[:, None]
+        return np.asarray(found)
+
+    @property
+    def d(self) -> int:
+        """The number of a user's parameters."""
+        return int(self.blocks.shape[1])
+
+    @cached_property
+    def _rooted(self) -> Floats:
+        """b_e^1/2 u_e, (E, d)."""
+        return np.ascontiguousarray(np.sqrt(self.b)[:, None] * self.unit)
 
     def matrix(self) -> Floats:
-        """The lower triangle; unknown k n + i is the parameter k of user i. (d n, d n)."""
+        """The upper triangle; unknown i d + k is the parameter k of user i. (n d, n d)."""
         n, d = self.blocks.shape[:2]
-        i, j, at = self.edges.i, self.edges.j, np.arange(n)
-        found = np.zeros((d, n, d, n))
-        for k in range(d):
-            for m in range(k + 1):
-                w = self.weights(k, m)
-                block = found[k, :, m]
-                block[j, i] = -w
-                if m < k:
-                    block[i, j] = -w
-                degree = np.bincount(i, w, n) + np.bincount(j, w, n)
-                block[at, at] = self.blocks[:, k, m] + degree
-        return found.reshape(d * n, d * n)
+        found, at = np.zeros((n, d, n, d)), np.arange(n)
+        found[self.edges.i, :, self.edges.j] = -self.bends()
+        found[at, :, at] = self.diagonal()
+        return found.reshape(n * d, n * d)
 
     def _dense(self, damping: float) -> Solve:
         matrix = self.matrix()
@@ -83,7 +86,7 @@ class System:
         damping = damping * float(diagonal.mean()) + TINY
         while np.isfinite(damping):
             np.fill_diagonal(matrix, diagonal + damping)
-            factor, failed = dpotrf(matrix.T, lower=0, clean=0)  # the transpose is LAPACK's order
+            factor, failed = dpotrf(matrix.T, lower=1, clean=0)  # the transpose is LAPACK's order
             if not failed:
                 return partial(_solved, factor)
             damping = max(DAMPING_GROWTH * damping, DIAGONAL_SHARE * float(diagonal.mean()))
@@ -91,11 +94,7 @@ class System:
 
     def _sparse(self, damping: float) -> Solve:
         """By a sparse factor, one d x d block an edge."""
-        d, own = self.blocks.shape[1], self.diagonal()
-        cross = np.empty((len(self.edges), d, d))
-        for k in range(d):
-            for m in range(k + 1):
-                cross[:, k, m] = cross[:, m, k] = -self.weights(k, m)
+        d, own, cross = self.d, self.diagonal(), -self.bends()
         pattern = self.edges.pattern(d)
         mean = float(np.trace(own, axis1=1, axis2=2).mean()) / d
         damping = damping * mean + TINY
@@ -135,18 +134,16 @@ class System:
         return _times(self.blocks, p) + self.edges.adjoint(z)
 
     def diagonal(self) -> Floats:
-        """The diagonal blocks, (n, d, d)."""
-        n, d = self.blocks.shape[:2]
-        i, j = self.edges.i, self.edges.j
-        found = self.blocks.copy()
-        for k in range(d):
-            for m in range(k + 1):
-                w = self.weights(k, m)
-                degree = np.bincount(i, w, n) + np.bincount(j, w, n)
-                found[:, k, m] += degree
-                if m < k:
-                    found[:, m, k] += degree
-        return found
+        """The diagonal blocks, (n, d, d): user by user, or by parameters if these are fewer."""
+        ends, rooted = self.edges.ends, self._rooted
+        found = self.blocks + (ends @ self.a)[:, None, None] * np.eye(self.d)
+        if self.d < self.edges.n:
+            for k in range(self.d):
+                found[:, k] -= ends @ (rooted[:, k, None] * rooted)
+        else:
+            for user, edges in enumerate(np.split(ends.indices, ends.indptr[1:-1])):
+                found[user] -= rooted[edges].T @ rooted[edges]
+        return np.asarray(found, np.float64)
 
 
 def small(edges: Edges, d: int) -> bool:
@@ -164,8 +161,7 @@ def _times(blocks: Floats, p: Floats) -> Floats:
 
 
 def _solved(factor: Floats, g: Floats) -> Floats:
-    solution = dpotrs(factor, g.T.ravel(), lower=0)[0]
-    return np.asarray(solution.reshape(g.shape[::-1]).T)
+    return np.asarray(dpotrs(factor, g.ravel(), lower=1)[0].reshape(g.shape))
 
 
 def _nowhere(g: Floats) -> Floats:

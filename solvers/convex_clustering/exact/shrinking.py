@@ -13,16 +13,18 @@ import numpy as np
 from corsage.core.arrays import Bools, Floats, Ints
 from corsage.solvers.convex_clustering.exact.certificate import Problem
 from corsage.solvers.convex_clustering.exact.costs import PointCosts
-from corsage.solvers.convex_clustering.exact.edges import norms
+from corsage.solvers.convex_clustering.exact.edges import Edges, norms
 from corsage.solvers.convex_clustering.exact.finish import CARRIED, Finish, Found
 from corsage.solvers.convex_clustering.exact.fusion import Reduced, flow, means
 from corsage.solvers.convex_clustering.exact.interior import Interior, even
-from corsage.solvers.convex_clustering.exact.level import Level, apart
+from corsage.solvers.convex_clustering.exact.level import Level
 from corsage.solvers.convex_clustering.exact.newton_system import small
 from corsage.solvers.convex_clustering.exact.ssnal import Solver
 
 TIMES = 4
 """Times that clusters are taken apart before all is begun anew."""
+FLOW_GAP = 1e-10
+"""The relative gap of the flow inside of a cluster that may fall apart."""
 SHARE = 0.5
 """The share of the tolerance that the problem of clusters may use up."""
 
@@ -62,7 +64,13 @@ def by_clusters(
             return finish.found(steps)
         if not lack.any():
             break
-        level = level.of(level.users, problem.edges, apart(labels, lack))
+        duals, rest = taken_apart(finish, labels, models, duals, lack)
+        if finish.offer(models, duals):
+            return finish.found(steps)
+        edges = problem.edges
+        same = (labels[edges.i] == labels[edges.j]) & (norms(edges.differences(rest)) == 0)
+        level = level.of(level.users, edges, edges.components(same))
+        x, mu, inside = x + rest / finish.curvature, duals, duals
     return None
 
 
@@ -74,6 +82,30 @@ def of_clusters(less: Problem, level: Level, x: Floats, mu: Floats, tolerance: f
     if less.costs.d <= less.costs.n and even(less) and small(less.edges, less.costs.d):
         return shrinking(finish, level.costs, x, mu)
     return Solver(less, x, mu, finish, warm=True).run([])
+
+
+def taken_apart(
+    finish: Finish, labels: Ints, x: Floats, mu: Floats, which: Bools
+) -> tuple[Floats, Floats]:
+    """Duals (E, d), and what the best flow inside of some clusters leaves over (n, d).
+
+    It is the prox of what the flow must carry: where it is not the same, clusters fall apart.
+    """
+    problem, edges = finish.problem, finish.problem.edges
+    inside, mu = labels[edges.i] == labels[edges.j], mu.copy(order="F")
+    across = np.where(inside[:, None], 0.0, mu)
+    need, rest = -(problem.costs.gradient(x) + edges.adjoint(across)), np.zeros_like(x)
+    for k in np.flatnonzero(which):
+        members, at = np.flatnonzero(labels == k), inside & (labels[edges.i] == k)
+        ends = np.searchsorted(members, np.stack([edges.i[at], edges.j[at]]))
+        inner = Edges(ends[0], ends[1], edges.w[at], len(members))
+        s = need[members] - need[members].mean(0)
+        own = Problem(PointCosts(s), inner, problem.lam)
+        start = np.asfortranarray(mu[at])
+        found = Solver(own, s - inner.adjoint(start), start, Finish(own, FLOW_GAP, s), warm=True)
+        best = found.run([inner.components()])
+        rest[members], mu[at] = best.x, best.mu
+    return mu, rest
 
 
 def carried(finish: Finish, labels: Ints, x: Floats, mu: Floats) -> tuple[Floats, Bools]:

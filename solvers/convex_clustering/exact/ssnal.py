@@ -27,14 +27,18 @@ SIGMA_GROWTH, FAST, EASY = 3.0, 8.0, 4
 """By how much sigma grows, and after at most so many Newton steps."""
 INNER = 0.1
 """The users' part of the gap, as a share of the edges' part, that ends the inner iteration."""
-OUTER, INNER_STEPS = 60, 30
-"""Limits of outer iterations and of Newton steps in one."""
+OUTER, INNER_STEPS, ALL_STEPS = 60, 30, 150
+"""Limits of outer iterations, and of Newton steps in one and in all: most problems take 10 to 70,
+and who is not there after so many has inputs that leave no digits."""
 SMALL_PROBLEM, EARLY_GAP = 500, 1e-3
 """Clusters and relative gap up to which a partition is tried before the gap is closed."""
 SHARP = 1e-13
 """The gradient that is only rounding, as a share of what pulls at a user."""
 OUTER_AFTER = 4
 """Outer iterations with the gap closed in which models that are fused exactly are looked for."""
+NO_BETTER, GAP_SHARE = 5, 0.5
+"""Outer iterations with the edges' part closed after which the best gap must be that share of what
+it was, or it is as good as it gets: more can be only rounding."""
 
 
 @dataclass
@@ -64,7 +68,7 @@ class Solver:
         for labels in guesses:
             if self.finish.tries(labels, self.x, self.mu, np.inf):
                 return self.finish.found(self.steps)
-        problem, last, left = self.problem, set[bytes](), OUTER_AFTER
+        problem, last, left, gaps = self.problem, set[bytes](), OUTER_AFTER, list[float]()
         sigma = WARM if self.warm else SIGMA
         sigma *= self.finish.curvature / float(problem.edges.degrees.mean())
         for _ in range(OUTER):
@@ -83,6 +87,11 @@ class Solver:
                 self.sharp |= not np.isfinite(self.finish.found(0).gap)
                 if left == 0:
                     return self.finish.found(self.steps)
+                gaps.append(self.finish.found(0).gap)
+                if len(gaps) > NO_BETTER and not gaps[-1] < GAP_SHARE * gaps[-1 - NO_BETTER]:
+                    return self.finish.found(self.steps)
+            if self.steps >= ALL_STEPS:
+                break
             last = {labels.tobytes() for labels in guesses}
             sigma *= FAST if steps <= EASY else SIGMA_GROWTH
         self.finish.offer(self.x, self.mu)

@@ -66,6 +66,8 @@ class Solution:
     relative_gap : the gap as a share of sum |f_i(x_i)| + penalty.
     certified : the relative gap is within the tolerance.
     iterations : Newton steps for all users together.
+    partition_certified : the clusters are proved to be those of the minimum; None if that was not
+        asked (`proved` of partition.py does): the gap alone does not say so.
     """
 
     x: Floats
@@ -76,6 +78,7 @@ class Solution:
     relative_gap: float
     certified: bool
     iterations: int
+    partition_certified: bool | None = None
 
     @property
     def labels(self) -> Ints:
@@ -86,7 +89,7 @@ class Solution:
 
 
 def fit(
-    losses: Losses | Floats,
+    losses: Losses | PointCosts | Floats,
     lam: float,
     weights: Edges | None = None,
     start: Solution | None = None,
@@ -252,8 +255,10 @@ def _solution(problem: Problem, found: Found, tolerance: float) -> Solution:
 # Problems made of a caller's arguments, or one line about why they are none.
 
 
-def costs_of(losses: Losses | Floats) -> Costs:
-    """Points in any array, or losses."""
+def costs_of(losses: Losses | PointCosts | Floats) -> Costs:
+    """Points in any array, with weights, or losses."""
+    if isinstance(losses, PointCosts):
+        return losses
     if isinstance(losses, np.ndarray | list | tuple):
         return PointCosts(points(losses))
     if not hasattr(losses, "minimise"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -12,7 +15,8 @@ from hypothesis import strategies as st
 from corsage.experiments.convex_clustering.problem import problem
 from corsage.solvers.convex_clustering.exact.edges import Edges, norms
 from corsage.solvers.convex_clustering.exact.merged import Merged
-from corsage.solvers.convex_clustering.exact.sum_of_norms import fit
+from corsage.solvers.convex_clustering.exact.partition import passes, proved
+from corsage.solvers.convex_clustering.exact.sum_of_norms import costs_of, fit, problem_of
 from corsage.solvers.convex_clustering.reading import fused
 from corsage.solvers.convex_clustering.recovery import (
     flow,
@@ -22,8 +26,10 @@ from corsage.solvers.convex_clustering.recovery import (
     theorem1,
     theorem2,
     window,
+    windows,
 )
 from corsage.solvers.losses.convex import points
+from tests.support.convex_problems import by_cvxpy
 
 SEEDS = st.integers(0, 2**32 - 1)
 MANY = settings(max_examples=20, deadline=None)
@@ -119,6 +125,55 @@ def test_flow_test_is_the_smallest_largest_flow_by_cvxpy() -> None:
         room = cp.max(cp.multiply(1 / edges.w[inside], cp.norm(mu, axis=1)))
         least = cp.Problem(cp.Minimize(room), [incidence @ mu == q]).solve(solver="CLARABEL")
         assert flow(losses, solved, lam, edges).optimal is (least <= lam)
+
+
+@pytest.mark.parametrize(("lam", "count"), [(0.0906, 22), (0.09065, 3), (0.09207, 3), (0.0921, 2)])
+def test_clusters_are_proved_where_a_small_gap_has_others(ellipses, lam, count) -> None:
+    losses, true, edges = ellipses
+    solution = fit(losses, lam, edges)
+    assert solution.certified and solution.partition_certified is None
+    found = proved(losses, solution, edges)
+    assert found.partition_certified and found.labels.max() + 1 == count
+    assert found.relative_gap <= 1e-12
+    if count == 3:
+        assert (found.labels == true).all() and (solution.labels != true).any()
+
+
+def partitions(n: int) -> Iterator[list[int]]:
+    """All partitions of n users, as labels."""
+    if n == 0:
+        yield []
+        return
+    for labels in partitions(n - 1):
+        for label in range(max(labels, default=-1) + 2):
+            yield [*labels, label]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_of_all_partitions_only_one_is_proved(seed: int) -> None:
+    """Of five points that of CVXPY's solution to 1e-10, from whatever solution it is looked for."""
+    rng = np.random.default_rng(seed)
+    a, every = rng.normal(size=(5, 2)), Edges.all_pairs(5)
+    edges = Edges(every.i, every.j, rng.uniform(0.2, 2, 10), 5)
+    for lam in (0.12, 0.3):
+        _, x = by_cvxpy(lambda x: cp.sum_squares(x - a) / 2, 2, edges, lam)
+        problem, true = problem_of(costs_of(a), lam, edges), fused(x, 1e-4)
+        passing = [own for own in partitions(5) if passes(problem, np.array(own), a)]
+        assert passing == [true.tolist()]
+        rough = fit(a, lam, edges, tolerance=1e-2)
+        for start in (rough, replace(rough, x=a), replace(rough, x=np.zeros_like(a))):
+            found = proved(a, start, edges)
+            assert found.partition_certified and found.labels.tolist() == true.tolist()
+            np.testing.assert_allclose(found.x, x, atol=1e-5)
+
+
+def test_every_window_of_three_points_on_a_line() -> None:
+    """The near ones meet at half their distance; then 9.5 = (1 + 2) lambda."""
+    a, edges = np.array([[0.0], [1.0], [10.0]]), Edges.all_pairs(3)
+    found = windows(a, [5.0, 0.1, 1.0, 2.0], edges)
+    assert [own.labels.tolist() for own in found] == [[0, 1, 2], [0, 0, 1], [0, 0, 0]]
+    ends = [own.low for own in found] + [own.high for own in found]
+    assert ends == pytest.approx([0, 0.5, 19 / 6, 0.5, 19 / 6, np.inf], rel=3e-6)
 
 
 def test_windows_of_one_cluster_and_of_none() -> None:
