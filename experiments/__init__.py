@@ -34,6 +34,7 @@ EXPERIMENTS: dict[str, str] = {
     "convex-clustering-pdmm": "convex_clustering.pdmm",
     "convex-clustering-path": "convex_clustering.path",
     "convex-clustering-classic": "convex_clustering.classic",
+    "convex-clustering-partition": "convex_clustering.partition",
     "convex-clustering-heads": "convex_clustering.heads",
 }
 

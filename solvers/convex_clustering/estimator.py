@@ -9,31 +9,33 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from scipy.cluster.hierarchy import dendrogram
+from scipy.spatial import KDTree
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from corsage.core.arrays import Floats, Ints
-from corsage.solvers.convex_clustering.exact.edges import Edges, norms
+from corsage.solvers.convex_clustering.exact.edges import Edges
 from corsage.solvers.convex_clustering.exact.partition import proved
-from corsage.solvers.convex_clustering.exact.sum_of_norms import Solution, fit, path
+from corsage.solvers.convex_clustering.exact.sum_of_norms import fit
+from corsage.solvers.convex_clustering.points_path import (
+    Path,
+    along,
+    cut,
+    means,
+    stable,
+)
 from corsage.solvers.convex_clustering.reading import in_order
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 AUTO = "auto"
-COUNT, LEAST_SHARE = 40, 1e-3
-"""Number of lambda of a path, and its smallest as a share of the largest."""
-SMALLEST_GROUP = 3
-"""Points that make a cluster where lambda is looked for."""
-DOUBLINGS = 40
-"""Doublings of lambda until all that is joined is one."""
 FINEST = 1e-14
 """The smallest gap that rounding allows."""
-FARTHEST = 200.0
-"""No weight is below exp of minus this: with less of one, nothing could be told."""
+FARTHEST = 15.0
+"""No weight is below exp of minus this: a stray would keep the path from its end."""
 HUGE = 1e15
 """A lambda beyond which solvers lose their digits, in units of the points' spread."""
 LOOSELY_SOLVED = (
@@ -85,27 +87,6 @@ def power(values: Floats) -> int:
     return int(np.frexp(np.abs(values).max())[1])
 
 
-@dataclass(frozen=True)
-class Path:
-    """The solutions along lambda, from all in one down to nearly the points.
-
-    Parameters
-    ----------
-    lams : the lambda, falling (L,).
-    centres : the points' centres (L, n, d).
-    labels : their clusters (L, n).
-    """
-
-    lams: Floats
-    centres: Floats
-    labels: Ints
-
-    @property
-    def clusters(self) -> Ints:
-        """The number of clusters at each lambda (L,)."""
-        return np.asarray(self.labels.max(1) + 1, np.int64)
-
-
 class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     """Sum-of-norms clustering: min 1/2 sum |x_i - a_i|^2 + lam sum w_ij |x_i - x_j|.
 
@@ -113,8 +94,9 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    lam : the weight of the penalty; "auto": the largest of the longest stretch of log(lam) on which
-        the clusters, more than one and at most half the points, stay as many, but for strays.
+    lam : the weight of the penalty; inf: one cluster for each piece of the graph. "auto": clusters
+        are read off the path, each at its own lambda: those that stay longer than chance lets them.
+    n_clusters : so many are read off the path; with lam="auto" only.
     n_neighbors : pairs are those of which one is among the other's so many nearest; None: all.
     gamma : w_ij = exp(-gamma |a_i - a_j|^2/s^2), s^2 the mean of |a_i - a_j|^2 over the pairs.
     tol : the relative duality gap to reach.
@@ -122,15 +104,18 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     Attributes
     ----------
     labels_ : the cluster of each point, 0 that of the first.
-    centers_ : the clusters' centres (K, d).
-    lam_ : lambda.
+    cluster_centers_ : those of the solution at lam; of clusters off the path their means (K, d).
+    lam_ : lambda; of clusters off the path the largest at which one was told from another.
     path_ : the solutions along lambda (`Path`); computed when it is first asked for.
-    certificate_ : at most by that share of it is the objective above its minimum.
-    partition_certified_ : the clusters are proved to be the minimum's, too.
+    certificate_ : at most by that share of it is the objective above its minimum, at lam or on all
+        of the path.
+    partition_certified_ : the clusters at lam are proved to be the minimum's; None of clusters off the
+        path, which are of no single lambda.
     """
 
     _parameter_constraints: dict[str, Any] = {  # noqa: RUF012 - as scikit-learn has it
-        "lam": [StrOptions({AUTO}), Interval(Real, 0, None, closed="left")],
+        "lam": [StrOptions({AUTO}), Interval(Real, 0, None, closed="both")],
+        "n_clusters": [None, Interval(Integral, 1, None, closed="left")],
         "n_neighbors": [None, Interval(Integral, 1, None, closed="left")],
         "gamma": [Interval(Real, 0, None, closed="left")],
         "tol": [Interval(Real, FINEST, None, closed="left")],
@@ -140,11 +125,13 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self,
         lam: float | str = AUTO,
         *,
+        n_clusters: int | None = None,
         n_neighbors: int | None = 10,
-        gamma: float = 1.0,
+        gamma: float = 3.0,
         tol: float = 1e-6,
     ) -> None:
-        self.lam, self.n_neighbors, self.gamma, self.tol = lam, n_neighbors, gamma, tol
+        self.lam, self.n_clusters, self.tol = lam, n_clusters, tol
+        self.n_neighbors, self.gamma = n_neighbors, gamma
 
     def fit(self, X: Any, y: None = None) -> Self:  # noqa: N803 - as scikit-learn has it
         """Cluster the rows of X (n, d); y is not looked at."""
@@ -154,32 +141,76 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self._points = self._unit.inward(points)
         self._graph = self._joined(self._points)
         self._path: Path | None = None
-        self.lam_ = stable(self.path_) if self.lam == AUTO else float(self.lam)
-        lam = min(float(self._unit.length(self.lam_, -1)), HUGE)
-        found = fit(self._points, lam, self._graph, tolerance=self.tol)
-        found = proved(self._points, found, self._graph)
-        self.partition_certified_ = bool(found.partition_certified)
-        self.labels_, self.certificate_ = clusters_of(found), found.relative_gap
-        first = np.unique(self.labels_, return_index=True)[1]
-        self.centers_ = self._unit.outward(found.x[first])
-        if not found.certified:
+        self.partition_certified_: bool | None = None
+        self._refuse()
+        centres = self._off_the_path() if self.lam == AUTO else self._at(float(self.lam))
+        self.cluster_centers_ = self._unit.outward(centres)
+        if not self.certificate_ <= self.tol:
             warnings.warn(LOOSELY_SOLVED.format(self.certificate_, self.tol), ConvergenceWarning, 2)
         return self
+
+    def predict(self, X: Any) -> Ints:  # noqa: N803 - as scikit-learn has it
+        """The cluster of the nearest of the points that were clustered: clusters may be bent."""
+        check_is_fitted(self, "labels_")
+        points = validate_data(self, X, dtype=np.float64, reset=False)
+        nearest = KDTree(self._points).query(self._unit.inward(points))[1]
+        return np.asarray(self.labels_[nearest])
+
+    def _refuse(self) -> None:
+        """What is no problem."""
+        wanted, distinct = self.n_clusters, len(np.unique(self._points, axis=0))
+        if wanted is None:
+            return
+        if self.lam != AUTO:
+            raise ValueError("n_clusters is read off the path: with it, lam must be 'auto'.")
+        if wanted > distinct:
+            raise ValueError(f"n_clusters={wanted}: there are {distinct} different points only.")
+
+    def _off_the_path(self) -> Floats:
+        """Clusters that last, or as many as are wanted; their means."""
+        found = self._inner()
+        chosen = (
+            stable(found, self._points, self._graph)
+            if self.n_clusters is None
+            else cut(found, self._points, self._graph, self.n_clusters)
+        )
+        self.labels_, self.lam_ = chosen.labels, float(self._unit.length(chosen.lam))
+        self.certificate_ = float(found.gaps.max())
+        count = np.arange(chosen.labels.max() + 1)
+        return np.stack([self._points[self.labels_ == label].mean(0) for label in count])
+
+    def _at(self, lam: float) -> Floats:
+        """The solution at a lambda; its clusters' centres."""
+        self.lam_ = lam
+        if np.isinf(lam):
+            self.labels_, self.certificate_ = self._graph.components(), 0.0
+            self.partition_certified_ = True
+            return means(self._points, self._graph)[np.unique(self.labels_, return_index=True)[1]]
+        inner = min(float(self._unit.length(lam, -1)), HUGE)
+        found = fit(self._points, inner, self._graph, tolerance=self.tol)
+        found = proved(self._points, found, self._graph)
+        self.partition_certified_ = found.partition_certified
+        self.labels_, self.certificate_ = in_order(found.labels), found.relative_gap
+        return found.x[np.unique(self.labels_, return_index=True)[1]]
+
+    def _inner(self) -> Path:
+        """The path in the solvers' units."""
+        if self._path is None:
+            self._path = along(self._points, self._graph, self.tol)
+        return self._path
 
     @property
     def path_(self) -> Path:
         """The solutions along lambda."""
         check_is_fitted(self, "_points")
-        if self._path is None:
-            inner = along(self._points, self._graph, self.tol)
-            centres = self._unit.outward(inner.centres)
-            self._path = Path(self._unit.length(inner.lams), centres, inner.labels)
-        return self._path
+        inner = self._inner()
+        lams, centres = self._unit.length(inner.lams), self._unit.outward(inner.centres)
+        return Path(lams, centres, inner.labels, inner.gaps)
 
     @property
     def merges_(self) -> Floats:
-        """The tree of the path, as scipy's linkage (n - 1, 4): heights are lambda."""
-        return tree(self.path_)
+        """The tree of the path, as scipy's linkage (n - 1, 4): heights are lambda, 0 at points."""
+        return self.path_.tree(in_order(np.unique(self._points, axis=0, return_inverse=True)[1]))
 
     def plot_path(self, ax: Axes | None = None) -> Axes:
         """The centres as lambda grows, along the points' two main directions."""
@@ -214,75 +245,6 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         apart, tiny = np.square(pairs.differences(points)).sum(1), np.finfo(np.float64).tiny
         w = np.exp(-np.minimum(self.gamma * (apart / max(float(apart.mean()), tiny)), FARTHEST))
         return Edges(pairs.i, pairs.j, w, n)
-
-
-def along(points: Floats, edges: Edges, tolerance: float) -> Path:
-    """The path, from the first lambda at which each piece of the graph is one cluster."""
-    top = highest(points, edges, tolerance)
-    lams = np.geomspace(top, LEAST_SHARE * top, COUNT)
-    found = list(path(points, lams.tolist(), edges, tolerance))
-    labels = np.stack([clusters_of(each) for each in found])
-    return Path(lams, np.stack([each.x for each in found]), labels)
-
-
-def highest(points: Floats, edges: Edges, tolerance: float) -> float:
-    """A lambda at which there are as few clusters as there can be, at most twice the least one."""
-    wanted = len(np.unique(means(points, edges), axis=0))
-    pull = 2 * float(edges.w.sum()) / len(points) + 1
-    lam = float(norms(points - points.mean(0)).max()) / pull or 1.0
-    for _ in range(DOUBLINGS):
-        if clusters_of(fit(points, lam, edges, tolerance=tolerance)).max() + 1 <= wanted:
-            break
-        lam *= 2
-    return lam
-
-
-def means(points: Floats, edges: Edges) -> Floats:
-    """The mean of each connected piece, for its points."""
-    pieces = edges.components()
-    sums = np.zeros((int(pieces.max()) + 1, points.shape[1]))
-    np.add.at(sums, pieces, points)
-    return np.asarray((sums / np.bincount(pieces)[:, None])[pieces])
-
-
-def clusters_of(found: Solution) -> Ints:
-    """Points with equal centres; an edge between them is not needed."""
-    return in_order(found.labels)
-
-
-def stable(found: Path) -> float:
-    """The largest lambda of the longest stretch with one number of clusters, but for strays.
-
-    Strays are points in clusters of fewer than SMALLEST_GROUP; they are the last to join others.
-    """
-    n = found.labels.shape[1]
-    least = min(SMALLEST_GROUP, max(n // 4, 1))
-    counts = np.array([int((np.bincount(own) >= least).sum()) for own in found.labels])
-    starts = np.flatnonzero(np.diff(counts, prepend=-1))
-    ends = np.append(starts[1:], len(counts))
-    fine = (counts[starts] > 1) & (found.clusters[starts] <= max(n // 2, 2))
-    if not fine.any():
-        return float(found.lams[0])
-    return float(found.lams[starts[int(np.argmax(np.where(fine, ends - starts, -1)))]])
-
-
-def tree(found: Path) -> Floats:
-    """Scipy's linkage: clusters are joined at the least lambda at which they are one."""
-    n = found.labels.shape[1]
-    name, size = np.arange(n), np.ones(2 * n - 1)
-    rows: list[list[float]] = []
-    levels = list(zip(found.lams[::-1], found.labels[::-1], strict=True))
-    levels.append((2 * found.lams[0], np.zeros(n, np.int64)))  # pieces that no edge joins
-    for lam, labels in levels:
-        for label in range(int(labels.max()) + 1):
-            inside = np.unique(name[labels == label])
-            while len(inside) > 1:
-                new = n + len(rows)
-                size[new] = size[inside[0]] + size[inside[1]]
-                rows.append([inside[0], inside[1], lam, size[new]])
-                name[np.isin(name, inside[:2])] = new
-                inside = np.append(inside[2:], new)
-    return np.asarray(rows, np.float64)
 
 
 def axes_or_new(ax: Axes | None) -> Axes:

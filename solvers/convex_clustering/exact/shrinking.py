@@ -54,6 +54,8 @@ def by_clusters(
     """
     problem, steps = finish.problem, 0
     for _ in range(TIMES):
+        if level.costs.n == problem.costs.n:
+            break  # no fewer than there are users: that would be the same problem, without end
         less = Problem(level.costs, level.graph, problem.lam)
         own = of_clusters(less, level, means(x, level.labels), level.gathered(mu), finish.tolerance)
         steps += own.steps
