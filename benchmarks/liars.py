@@ -268,7 +268,7 @@ def loss(honest: Outcome, found: Outcome, bad: Sequence[str]) -> float:
 def outcome(name: str, rule: str, bad: Sequence[str], lie: str) -> Outcome:
     """One run."""
     notes = Notes()
-    name, own = VARIANTS.get(name, (name, PROBLEMS.get(source(name), CLASSES)))
+    name, own = VARIANTS[name] if name in VARIANTS else (name, problem(name))
     try:
         with redirect_stderr(io.StringIO()), judged_at_the_end(), telling(name, set(bad), lie):
             strategy = strategy_class(name)(Config.parse({**own, **RULES[rule]}), [notes])
@@ -285,6 +285,11 @@ def outcome(name: str, rule: str, bad: Sequence[str], lie: str) -> Outcome:
     lists = re.findall(r"\busers? ((?:\d+(?:, )?)+)", "\n".join(said))
     named = {user for some in lists for user in re.findall(r"\d+", some)}
     return Outcome(summary.per_user, named, summary.measure != "rmse")
+
+
+def problem(name: str) -> dict[str, Any]:
+    """What a strategy is run on."""
+    return PROBLEMS.get(source(name), CLASSES)
 
 
 def telling(name: str, bad: set[str], lie: str) -> AbstractContextManager[None]:
