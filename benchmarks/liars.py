@@ -127,7 +127,7 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     "fedrep-exact": {**CLASSES, "hidden": "20", "num-rounds": 1},
 }
 
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+OTHER_PROBLEMS: dict[str, tuple[str, dict[str, Any]]] = {
     "mixed-model, logistic": (
         "mixed-model",
         {**CLASSES, "model": "linear", "loss": "logistic", "num-rounds": 12}
@@ -184,7 +184,7 @@ def main(words: Sequence[str]) -> int:
     lies = options.lies.split(",") if options.lies else [*LIES, *FORGERIES]
     lies = [lie for lie in lies if not options.quick or options.lies or lie in QUICK]
     rules = ["none"] if options.quick else options.robust.split(",")
-    for name in options.names or [*ALGORITHMS, *VARIANTS]:
+    for name in options.names or [*ALGORITHMS, *OTHER_PROBLEMS]:
         for rule in rules:
             there = {(c.liars, c.lie) for c in cells if (c.strategy, c.rule) == (name, rule)}
             open_ones = [(n, lie) for n in counts for lie in lies if (n, lie) not in there]
@@ -212,7 +212,7 @@ def asked(words: Sequence[str]) -> argparse.Namespace:
     made = parser()
     options = made.parse_args(words)
     for given, known in (
-        (options.names, [*ALGORITHMS, *VARIANTS]),
+        (options.names, [*ALGORITHMS, *OTHER_PROBLEMS]),
         (options.lies.split(",") if options.lies else [], [*LIES, *FORGERIES]),
         (options.liars.split(","), [str(count) for count in LIARS]),
         (options.robust.split(","), RULES),
@@ -268,7 +268,7 @@ def loss(honest: Outcome, found: Outcome, bad: Sequence[str]) -> float:
 def outcome(name: str, rule: str, bad: Sequence[str], lie: str) -> Outcome:
     """One run."""
     notes = Notes()
-    name, own = VARIANTS[name] if name in VARIANTS else (name, problem(name))
+    name, own = OTHER_PROBLEMS[name] if name in OTHER_PROBLEMS else (name, problem(name))
     try:
         with redirect_stderr(io.StringIO()), judged_at_the_end(), telling(name, set(bad), lie):
             strategy = strategy_class(name)(Config.parse({**own, **RULES[rule]}), [notes])

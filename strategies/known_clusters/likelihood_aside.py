@@ -7,8 +7,8 @@ the squared loss are (unlike.py).
 
 What follows are log likelihoods l_i with slopes g_i and curvatures I_i. As estimates I_i^+ g_i, of
 covariance I_i^+, they are held against a step of the others, which is the first score; the second
-is of -l_i a record, beside the median user's. Both are rough away from the solution: it takes `FAR`
-times the cut. Second derivatives by strengths are not looked at.
+is of -l_i a record, beside the median user's. Both are rough away from the solution: it takes
+`CUTS` times the cut. Second derivatives by strengths are not looked at.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from corsage.strategies.rounds.job import Job
 if TYPE_CHECKING:
     from corsage.strategies.known_clusters.mixed_state import MixedModelKeys, MixedModelState
 
-FAR = 3.0
-"""Cuts; users who are honest have up to 1.9 on the way."""
+CUTS = 3.0
+"""Of these; users who are honest have up to 1.9 on the way."""
 LARGEST = 100.0
 """Times the median user's mean square of a column, beyond which it counts as that one's."""
-UNTOLD = 1e-8
+BARELY_KNOWN = 1e-8
 """Of all curvature what a cluster of which nothing is known has."""
 
 
@@ -112,7 +112,7 @@ class LikelihoodAside:
         cluster = np.unique(self.clusters, return_inverse=True)[1].ravel()
         steps = Steps(bend, jets[:, 1 : 1 + self.d], -jets[:, 0], self.counts, cluster)
         aside, found = stands(steps.suspects, steps.scored)
-        far = aside & (found.size > FAR * found.cut)
+        far = aside & (found.size > CUTS * found.cut)
         if far.any():
             self.note(found, [self.users[row] for row in np.flatnonzero(far)])
 
@@ -158,7 +158,7 @@ class Steps:
 
     @property
     def suspects(self) -> Bools:
-        """Who is far from the median of the steps of its cluster (n,)."""
+        """Mark who is far from the median of the steps of its cluster (n,)."""
         own, k = self.own, self.cluster.max() + 1
         centre = np.zeros((k, self.slope.shape[1]))
         for place in range(k):
@@ -171,12 +171,14 @@ class Steps:
     def scored(self, aside: Bools) -> Scores:
         """Everybody's scores by a step of those that are not aside."""
         k, d = self.cluster.max() + 1, self.slope.shape[1]
-        least = UNTOLD * max(float(np.trace(self.bend[~aside].sum(0))), UNTOLD) * np.eye(d)
+        least = (
+            BARELY_KNOWN * max(float(np.trace(self.bend[~aside].sum(0))), BARELY_KNOWN) * np.eye(d)
+        )
         whole, pull = np.tile(least, (k, 1, 1)), np.zeros((k, d))
         np.add.at(whole, self.cluster[~aside], self.bend[~aside])
         np.add.at(pull, self.cluster[~aside], self.slope[~aside])
         sure = np.linalg.inv(whole)
         between = self.between((sure @ pull[..., None])[..., 0], sure, ~aside)
         share = np.maximum(self.loss, 0.0) / np.maximum(self.counts, 1.0)
-        ratio = share / max(float(np.median(share[~aside])), UNTOLD)
+        ratio = share / max(float(np.median(share[~aside])), BARELY_KNOWN)
         return Scores(between, even(apart_as_noise(self.counts * ratio, self.counts), ~aside))
