@@ -127,6 +127,15 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     "fedrep-exact": {**CLASSES, "hidden": "20", "num-rounds": 1},
 }
 
+OTHER_PROBLEMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mixed-model, logistic": (
+        "mixed-model",
+        {**CLASSES, "model": "linear", "loss": "logistic", "num-rounds": 12}
+        | {"mixed-aside": "always", "mixed-variances": "one"},
+    )
+}
+"""Strategies on a problem that is not theirs above."""
+
 
 class Notes(Callback):
     """All that a run says."""
@@ -175,7 +184,7 @@ def main(words: Sequence[str]) -> int:
     lies = options.lies.split(",") if options.lies else [*LIES, *FORGERIES]
     lies = [lie for lie in lies if not options.quick or options.lies or lie in QUICK]
     rules = ["none"] if options.quick else options.robust.split(",")
-    for name in options.names or ALGORITHMS:
+    for name in options.names or [*ALGORITHMS, *OTHER_PROBLEMS]:
         for rule in rules:
             there = {(c.liars, c.lie) for c in cells if (c.strategy, c.rule) == (name, rule)}
             open_ones = [(n, lie) for n in counts for lie in lies if (n, lie) not in there]
@@ -203,7 +212,7 @@ def asked(words: Sequence[str]) -> argparse.Namespace:
     made = parser()
     options = made.parse_args(words)
     for given, known in (
-        (options.names, ALGORITHMS),
+        (options.names, [*ALGORITHMS, *OTHER_PROBLEMS]),
         (options.lies.split(",") if options.lies else [], [*LIES, *FORGERIES]),
         (options.liars.split(","), [str(count) for count in LIARS]),
         (options.robust.split(","), RULES),
@@ -259,7 +268,7 @@ def loss(honest: Outcome, found: Outcome, bad: Sequence[str]) -> float:
 def outcome(name: str, rule: str, bad: Sequence[str], lie: str) -> Outcome:
     """One run."""
     notes = Notes()
-    own: dict[str, Any] = PROBLEMS.get(source(name), CLASSES)
+    name, own = OTHER_PROBLEMS[name] if name in OTHER_PROBLEMS else (name, problem(name))
     try:
         with redirect_stderr(io.StringIO()), judged_at_the_end(), telling(name, set(bad), lie):
             strategy = strategy_class(name)(Config.parse({**own, **RULES[rule]}), [notes])
@@ -276,6 +285,11 @@ def outcome(name: str, rule: str, bad: Sequence[str], lie: str) -> Outcome:
     lists = re.findall(r"\busers? ((?:\d+(?:, )?)+)", "\n".join(said))
     named = {user for some in lists for user in re.findall(r"\d+", some)}
     return Outcome(summary.per_user, named, summary.measure != "rmse")
+
+
+def problem(name: str) -> dict[str, Any]:
+    """What a strategy is run on."""
+    return PROBLEMS.get(source(name), CLASSES)
 
 
 def telling(name: str, bad: set[str], lie: str) -> AbstractContextManager[None]:

@@ -21,6 +21,8 @@ TEMPORARY_NAME = re.compile(r"\..+\.[0-9a-f]{12}")
 """Names of files that are being written."""
 UNSTAMPED = {"checksum": "0" * 8}
 """The entry of a safetensors file's metadata that `stamp` fills in."""
+READ_AT_ONCE = 2**26
+"""Bytes of a mapped file that are in memory at once."""
 _STAMP = re.compile(rb'"checksum": ?"([0-9a-f]{8})"')
 
 
@@ -145,7 +147,17 @@ def _checksum(content: Any) -> tuple[int, int, bytes]:
     if not found:
         return 0, 0, b""
     begin, end = found.span(1)
-    return begin, end, b"%08x" % zlib.crc32(view[end:], zlib.crc32(view[:begin]))
+    known = zlib.crc32(view[:begin])
+    for start in range(end, len(view), READ_AT_ONCE):
+        known = zlib.crc32(view[start : start + READ_AT_ONCE], known)
+        let_go(content)
+    return begin, end, b"%08x" % known
+
+
+def let_go(content: Any) -> None:
+    """If it is a mapped file, its pages need no memory of the process until they are read again."""
+    if isinstance(content, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        content.madvise(mmap.MADV_DONTNEED)
 
 
 def parsed(text: str) -> Any:

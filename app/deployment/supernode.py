@@ -50,6 +50,8 @@ STANDS_STILL = 35.0
 """Seconds after which a call that goes on gets on: Flower gives up one that stands still for 30."""
 LOOK_SECONDS = 5.0
 """Seconds between two looks."""
+SHUT_OUT = (401, 403)
+REFUSED = "the server does not let this device's key in: whoever runs it adds it to its table again"
 BEAT = "/v1/fleet/send-node-heartbeat"
 INSTALLS = 5.0
 """Seconds without a change after which nobody installs into a folder any more."""
@@ -187,6 +189,7 @@ def answers(words: list[str]) -> bool:
 @command(USAGE, CorsageError, needs_words=True)
 def run(words: list[str]) -> None:
     """Be a SuperNode, until it ends or is cut off."""
+    import httpx
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
     calls, bundles = Calls(), Bundles()
@@ -195,7 +198,12 @@ def run(words: list[str]) -> None:
     watching = (calls, lambda: answers(words), Path.cwd(), bundles.sweep)
     threading.Thread(target=watch, args=watching, daemon=True).start()
     sys.argv = ["flower-supernode", *words]
-    flower_supernode()
+    try:
+        flower_supernode()
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code not in SHUT_OUT:
+            raise
+        leave(REFUSED)
     leave("Flower has given the connection up")
 
 

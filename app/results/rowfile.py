@@ -15,6 +15,7 @@ scales/...     where each user is scaled by its own rows, these: shift, scale an
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import struct
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +32,7 @@ from safetensors.numpy import load, save
 from corsage.app.results.header import Header, header
 from corsage.core.arrays import Array, Arrays
 from corsage.core.errors import CheckpointError
-from corsage.core.files import UNSTAMPED, intact, stamp
+from corsage.core.files import UNSTAMPED, intact, let_go, stamp
 
 SHARED_PREFIX, USERS_PREFIX, MODELS_PREFIX, PICKED = "shared/", "users/", "models/", "picked"
 SCALES_PREFIX, SAMPLES_PREFIX, SAMPLE_COUNTS = "scales/", "samples/", "counts"
@@ -54,10 +55,8 @@ class RowFile:
     def __init__(self, source: Path | bytes) -> None:
         self.where = str(source) if isinstance(source, Path) else "models in memory"
         self._arrays: Arrays = {}
-        self._file: Any = None
         try:
             if isinstance(source, Path):
-                self._file = safe_open(str(source), framework="np")
                 self.header = header(self._file.metadata(), self.where)
                 self.names = list(self._file.keys())
             else:
@@ -68,6 +67,15 @@ class RowFile:
             raise CheckpointError(f"{self.where}: is not there.") from None
         except (SafetensorError, OSError, ValueError) as error:
             raise CheckpointError(f"{self.where}: damaged, or no file of models.") from error
+
+    @cached_property
+    def _file(self) -> Any:
+        """The file, mapped: what was read of it stays in memory."""
+        return safe_open(self.where, framework="np")
+
+    def rest(self) -> None:
+        """Let the file go until it is read again."""
+        self.__dict__.pop("_file", None)
 
     def checked(self) -> RowFile:
         """Itself; CheckpointError if a byte of the file is another than was written."""
@@ -182,10 +190,11 @@ def joined(head: Header, pieces: Sequence[RowFile], target: Path | None) -> byte
         count = ends[-1] if name.startswith(SAMPLES_PREFIX) else len(head.users)
         shapes[name] = rows.dtype, (count, *rows.shape[1:])
     lead, places, size = laid_out(head, shapes)
-    buffer = np.zeros(size, np.uint8) if target is None else mapped(target, size)
-    buffer[: len(lead)] = np.frombuffer(lead, np.uint8)
+    buffer: Any = bytearray(size) if target is None else mapped(target, size)
+    buffer[: len(lead)] = lead
+    whole_file = np.frombuffer(buffer, np.uint8)
     views = {
-        name: buffer[start : start + size_of(*shapes[name])]
+        name: whole_file[start : start + size_of(*shapes[name])]
         .view(shapes[name][0])
         .reshape(shapes[name][1])
         for name, start in places.items()
@@ -194,11 +203,13 @@ def joined(head: Header, pieces: Sequence[RowFile], target: Path | None) -> byte
         views.pop(name)[...] = first.array(name)
     for piece in pieces:
         fill(views, piece, order, ends)
+        piece.rest()
+        let_go(buffer)
     stamp(buffer)
-    if isinstance(buffer, np.memmap):
-        buffer.flush()
-        return b""
-    return buffer.tobytes()
+    if target is None:
+        return bytes(buffer)
+    buffer.flush()
+    return b""
 
 
 def ends_of(pieces: Iterable[RowFile], order: Mapping[str, int]) -> list[int]:
@@ -230,10 +241,11 @@ def fill(
             view[ends[place] : ends[place + 1]] = rows[piece.ends[i] : piece.ends[i + 1]]
 
 
-def mapped(target: Path, size: int) -> Array:
-    """A new file of a size, to be written as an array of bytes."""
+def mapped(target: Path, size: int) -> mmap.mmap:
+    """A new file of a size, to be written as bytes in memory."""
     reserve(target, size)
-    return np.memmap(target, np.uint8, "r+", shape=(size,))
+    with target.open("rb+") as file:
+        return mmap.mmap(file.fileno(), size)
 
 
 def reserve(target: Path, size: int) -> None:

@@ -109,8 +109,8 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     path_ : the solutions along lambda (`Path`); computed when it is first asked for.
     certificate_ : at most by that share of it is the objective above its minimum, at lam or on all
         of the path.
-    partition_certified_ : the clusters at lam are proved to be the minimum's; None of clusters off the
-        path, which are of no single lambda.
+    partition_certified_ : the clusters at lam are proved to be the minimum's; None of clusters off
+        the path, which are of no single lambda.
     """
 
     _parameter_constraints: dict[str, Any] = {  # noqa: RUF012 - as scikit-learn has it

@@ -128,5 +128,8 @@ def unguarded(job: Job, keys: MixedModelKeys, obstacle: str) -> str:
     if keys.mixed_aside == "never":
         return "mixed-aside=never"
     if not tested(job, keys):
-        return "only sums of the squared loss, without a ridge, can be held against others'"
+        return (
+            "only sums of the squared loss, without a ridge, and logistic likelihoods of devices "
+            "with one user each, can be held against others'"
+        )
     return "mixed-variances=summed" if keys.mixed_variances == "summed" else obstacle

@@ -42,7 +42,8 @@ from corsage.strategies.known_clusters.coins.conversation import (
     ask_each,
     check_enough,
 )
-from corsage.strategies.known_clusters.coins.impossible import jets_fault
+from corsage.strategies.known_clusters.coins.impossible import begin_fault, jets_fault
+from corsage.strategies.known_clusters.likelihood_aside import LikelihoodAside, guarded
 from corsage.strategies.known_clusters.likelihood_outcome import Outcome
 from corsage.strategies.known_clusters.likelihood_search import LikelihoodState, unpacked
 from corsage.strategies.known_clusters.paths import check_paths, tree_levels, units_above
@@ -157,6 +158,7 @@ class Likelihood:
         check_enough(self.job, number, replies)
         answers = {name: asked.found.get(name, []) for name in present.names}
         self.check_rows([answer for own in answers.values() for answer in own])
+        answers = self.alike(answers, present)
         heard = [answer.cohort.name for own in answers.values() for answer in own]
         if not heard:
             return replies
@@ -179,6 +181,31 @@ class Likelihood:
         """True if a search is on, among these clusters."""
         return bool(self.state.likelihood.plain) and self.search.names == present.names
 
+    def guards(self, present: Present) -> bool:
+        """True if who is not like the others is set aside."""
+        return not self.obstacle(present) and guarded(self.job, self.keys, present.cohorts)
+
+    def alike(self, answers: dict[str, list[Answer]], present: Present) -> dict[str, list[Answer]]:
+        """The answers of users that are like the others."""
+
+        def kept() -> dict[str, list[Answer]]:
+            out = {*self.state.aside.named}
+            return {
+                name: [answer for answer in own if not out.issuperset(answer.cohort.users)]
+                for name, own in answers.items()
+            }
+
+        some = [answer for own in kept().values() for answer in own]
+        if some and guarded(self.job, self.keys, present.cohorts):
+            found = LikelihoodAside(self.job, self.keys, self.state, self.varies, some)
+            (found.hold if self.begun(present) else found.look)()
+        return kept()
+
+    def counted(self, present: Present) -> list[str]:
+        """The users that are not set aside."""
+        out = {*self.state.aside.named}
+        return [u for cohort in present.cohorts for u in cohort.users if u not in out]
+
     def told(self) -> Arrays:
         """The row's weights as a model of the inputs, if there are any."""
         if not self.keys.weight_column:
@@ -196,15 +223,20 @@ class Likelihood:
         if self.keys.offset_column:
             place = self.columns[self.keys.offset_column]
             rows["offset"] = in_its_unit(self.units.matrix, place)
-        return Request(cohort, rows, {"ask": "likelihood-begin"}, template)
+        found = Request(cohort, rows, {"ask": "likelihood-begin"}, template)
+        if self.job.loss != "logistic" or self.columns:
+            return found
+        counts = [self.job.members.everybody[user].train for user in cohort.users]
+        return replace(found, fault=partial(begin_fault, d=self.d, counts=counts))
 
     def check_rows(self, answers: list[Answer]) -> None:
         """Refuse rows that the family does not have, of users that are at home."""
         for answer in answers:
             rule, place, row, value = answer.rows.get("fault", np.zeros(4))
-            if not rule:
-                continue
-            what, wanted = attached("families").rules(self.job.loss)[int(rule) - 1]
+            rules = attached("families").rules(self.job.loss)
+            if rule not in range(1, 1 + len(rules)) or not 0 <= place < len(answer.cohort.users):
+                continue  # there is none, or a liar says so
+            what, wanted = rules[int(rule) - 1]
             prepared = self.job.agreed.preparation
             label = "label" if prepared is None else prepared.label.name
             named = {"label": label, **{key[:6]: name for key, name in self.keys.held.items()}}
@@ -267,7 +299,7 @@ class Likelihood:
         )
         squares, heavy = unpack(squares, self.d), unpack(heavy, self.d)
         users = self.job.members.everybody
-        records = float(sum(users[u].train for c in present.cohorts for u in c.users))
+        records = float(sum(users[u].train for u in self.counted(present)))
         intercept = self.job.config.model.intercept
         standard = Standard.of(squares, np.zeros(self.d), records, intercept)
         fixed, free = np.zeros(self.d), standard.sound.copy()
@@ -303,7 +335,7 @@ class Likelihood:
     ) -> list[Reasons]:
         """Why variances of a level are held at 0, by coefficient: the data do not tell them."""
         within = np.sum([one["within"] for one in sums], axis=0)
-        users = [u for c in present.cohorts for u in c.users]
+        users = self.counted(present)
         squares = np.stack([unpack(one["squares"], self.d) for one in sums])
         shown = [Shown(within[0], within[1], len(users))]
         for parent in parents:

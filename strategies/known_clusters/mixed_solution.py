@@ -155,8 +155,11 @@ class MixedSolution:
     @property
     def unguarded(self) -> str:
         """A line where a device that lies could own the run; empty: nothing."""
+        searched = self.job.loss == "logistic" and self.keys.both_estimated
+        if self.job.members.at_home or (searched and self.likelihood.guards(self.present)):
+            return ""
         obstacle = self.own_sums.untold_sums(self.present)
-        why = "" if self.job.members.at_home else unguarded(self.job, self.keys, obstacle)
+        why = unguarded(self.job, self.keys, obstacle)
         return UNGUARDED.format(why) if why else ""
 
     @property

@@ -118,9 +118,10 @@ class MixedModelKeys(ClusterKeys):
     )
     mixed_aside: str = key(
         "devices",
-        "squared loss, users' own sums: users whose sums are not like the others' count in no "
-        "centre and no variance, and are named; devices: there alone, and in a simulation, whose "
-        "users cannot lie, all count and strengths on auto come with the names",
+        "squared loss, users' own sums, and logistic likelihoods of users that answer alone: who "
+        "is not like the others counts in no centre and no variance, and is named; devices: there "
+        "alone, and in a simulation, whose users cannot lie, all count and strengths on auto with "
+        "the squared loss come with the names",
         choices=("devices", "always", "never"),
     )
     mixed_keep_sums: bool = key(

@@ -169,19 +169,24 @@ class OwnFit:
         if known.settled:
             aside = np.isin(users.users, known.named)
         elif tested(self.job, self.keys):
-            begin = suspects(users.plain(), users.counts, users.cluster, len(users.names))
-            aside, scores = stands(begin, partial(self.scored, users))
-            far, out = (
-                [users.users[row] for row in np.flatnonzero(aside)],
-                sets_aside(self.job, self.keys),
-            )
-            self.state.aside = Aside.of(users.users, scores, far, out)
-            if far and far != (known.named or known.unlike):
-                self.job.note(self.state.aside.note)
-            aside &= out
+            aside = self.unlike(users)
         else:
             return users
         return users.at(~aside) if aside.any() else users
+
+    def unlike(self, users: Users) -> Bools:
+        """Mark those who are not like the others, and say so; nobody where all count anyway."""
+        known = self.state.aside
+        begin = suspects(users.plain(), users.counts, users.cluster, len(users.names))
+        aside, scores = stands(begin, partial(self.scored, users))
+        far, out = (
+            [users.users[row] for row in np.flatnonzero(aside)],
+            sets_aside(self.job, self.keys),
+        )
+        self.state.aside = Aside.of(users.users, scores, far, out)
+        if far and far != (known.named or known.unlike):
+            self.job.note(self.state.aside.note)
+        return aside & out
 
     def scored(self, users: Users, aside: Bools) -> Scores:
         """Everybody's scores by a fit to those that are not set aside, one variance a number."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import errno
 import io
+import mmap
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -311,6 +313,25 @@ def test_room_is_there_before_it_is_written_to(tmp_path: Path) -> None:
     info = target.stat()
     assert RowFile(target).row("users/w", 1).sum() == 100_000
     assert info.st_blocks * 512 >= info.st_size > 800_000
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells")
+def test_models_that_are_put_together_are_not_in_memory_together(tmp_path: Path) -> None:
+    pieces = []
+    for user in "abcdefgh":
+        path = tmp_path / user
+        own = replace(HEAD, users=(user,))
+        path.write_bytes(encoded(own, {"users/w": np.full((1, 500_000), ord(user), np.float32)}))
+        pieces.append(RowFile(path))
+
+    def mapped() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[2]) * mmap.PAGESIZE
+
+    before = mapped()
+    joined(replace(HEAD, users=tuple("hgfedcba")), pieces, tmp_path / "whole")
+    assert mapped() - before < 4_000_000  # of 16,000,000 twice
+    whole = RowFile(tmp_path / "whole").checked().array("users/w")
+    assert whole[:, 7].astype(int).tolist() == [ord(user) for user in "hgfedcba"]
 
 
 def test_a_full_disk_is_an_error_and_not_the_end_of_the_process(

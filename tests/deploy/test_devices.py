@@ -28,6 +28,7 @@ from corsage.core.registry import ALGORITHMS
 from corsage.datasets.dealing.federated import on_device
 from tests.support.federations import CONVEX, ELLIPSES, SUITED
 from tests.support.fleet import FEDAVG, FEDREP, RESUME, USERS, Fleet, rows
+from tests.support.killing import Point
 
 # Not the defaults: a resumed run and its devices must find these keys again.
 KEYS = {"seed": 3, "test-fraction": 0.3, "head-epochs": 2, "fine-tune-epochs": 0, "hidden": "16"}
@@ -150,6 +151,37 @@ def test_same_devices_for_any_strategy(fleet, tmp_path):
             path, keys = str(place / f"{user}.npz"), config.device_data
             data = on_device(path, user, "", keys, config.run.seed)[user]
             assert np.mean(own.predict(data.x_test) == data.y_test) == reported
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_all_devices_are_killed_at_once(tmp_path: Path) -> None:
+    """And started again: the run waits for them, and ends with an undisturbed run's numbers.
+
+    Each is killed before it keeps its second round, so no reply of that round is there.
+    """
+    points = {user: Point(f"/state-{user}/fedrep-.*/2.safetensors$") for user in USERS}
+    fleet = Fleet(tmp_path, points=points, hasty=USERS)
+    try:
+        fleet.start("seed=3")
+        run = fleet.run(FEDREP + WORDS)
+        for user in USERS:
+            fleet.stands_still(user, run)
+        for user in USERS:
+            fleet.kill(user)
+        fleet.until(lambda: "no node" in fleet.log(run), run)  # nobody is there, and it says so
+        for user in USERS:
+            fleet.start_node(user)
+        folder = fleet.finish(run)
+        undisturbed = fleet.finish(fleet.run(FEDREP + WORDS))
+    finally:
+        fleet.stop()
+    assert [row["users"] for row in rows(folder, "fedrep")] == [3, 3, 3]
+    one, other = result(folder, "fedrep"), result(undisturbed, "fedrep")
+    assert one["per_user"] == other["per_user"] and one["loss"] == other["loss"]
+    assert one["curve"] == other["curve"]
+    arrays, wanted = shared(folder / "fedrep"), shared(undisturbed / "fedrep")
+    assert all(np.array_equal(arrays[name], wanted[name]) for name in wanted | arrays)
 
 
 @pytest.mark.slow

@@ -32,14 +32,27 @@ run(["--superlink", "localhost:1"])
 """
 
 
-def test_the_process_ends_where_flower_gives_up(tmp_path: Path) -> None:
+SHUT_OUT = """\
+    import httpx
+    raise httpx.HTTPStatusError("", request=None, response=httpx.Response(401))
+stub"""
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (GIVES_UP, "Flower has given the connection up"),
+        (GIVES_UP.replace("stub.", f"{SHUT_OUT}."), "key in"),
+    ],
+)
+def test_the_process_ends_where_flower_gives_up(code: str, why: str, tmp_path: Path) -> None:
     """Whatever thread is left, with a line; the file for supervisors has it, too."""
-    command = [sys.executable, "-c", GIVES_UP]
+    command = [sys.executable, "-c", code]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False
     )
     (line,) = done.stderr.splitlines()
-    assert done.returncode == 1 and "Flower has given the connection up" in line
+    assert done.returncode == 1 and why in line
     status = json.loads((tmp_path / "status.json").read_text())
     assert status["state"] == "failed" and status["line"] in line
 

@@ -116,7 +116,7 @@ class Ascent:
         values, vectors = np.linalg.eigh(-self.bend)
         sizes = np.maximum(np.abs(values), 1e-12 * np.abs(values).max(initial=1e-300))
         slope = vectors.T @ self.slope
-        low, high = 0.0, float(np.linalg.norm(slope)) / self.radius
+        low, high = 0.0, float(np.linalg.norm(slope)) / max(self.radius, LAST_RADIUS)
         damping = 0.0
         if np.linalg.norm(slope / sizes) > self.radius:
             for _ in range(100):

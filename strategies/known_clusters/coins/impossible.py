@@ -15,6 +15,8 @@ from corsage.solvers.known_clusters.mixed_model import unpack
 
 STEEPEST = 2.0
 MATRIX_ROUNDING = 1e-6
+FIRST_WEIGHT, FIRST_SCORE = 3 / 16, float(np.log(3))
+"""Of a row, where iterated least squares begins from the mean (y + 1/2) / 2 of two classes."""
 """The share of a matrix that may be rounding."""
 LOOKED_AT_ONCE = 8192
 """Users whose matrices are looked at at once."""
@@ -81,6 +83,22 @@ def _quadratic_fault(sums: Floats, d: int, exact: bool, counts: Floats) -> str:
     if wrong.any():
         return f"its sums cannot be: they are not of {counts[np.argmax(wrong)]:.0f} records"
     return ""
+
+
+def begin_fault(rows: Arrays, d: int, counts: Sequence[int]) -> str:
+    """The sums of a first step under the logistic loss, of whole rows of two classes.
+
+    Each row has the same weight and the same square; `counts` as in `quadratic_fault`: of one user.
+    """
+    heavy, squares = rows["heavy"], FIRST_WEIGHT * rows["squares"]
+    if (np.abs(heavy - squares) > MATRIX_ROUNDING * np.abs(squares).max()).any():
+        return "its sums cannot be: first weights are those of other rows"
+    within = rows["within"][0]
+    if (within < 0).any() or (within > np.diag(unpack(squares, d)) / FIRST_WEIGHT).any():
+        return "its sums cannot be: columns differ within users by what they are not"
+    square = FIRST_WEIGHT * FIRST_SCORE**2 * sum(counts)
+    sums = np.concatenate([heavy, rows["pull"], [square]]) / FIRST_WEIGHT
+    return _quadratic_fault(sums[None], d, True, np.zeros(0))
 
 
 def jets_fault(rows: Arrays, d: int, discrete: bool, around: int, records: int) -> str:

@@ -13,6 +13,7 @@ import pytest
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.app.results.frames import user_columns
+from corsage.benchmarks.attack import client_of, forging, lying, times
 from corsage.core.arrays import Array, Floats
 from corsage.core.configuration.config import Config
 from corsage.solvers.known_clusters.blocks import Sums
@@ -239,3 +240,50 @@ def test_where_it_does_not_hold_it_is_said(tmp_path: Path) -> None:
         said = unguarded(strategy.job, strategy.keys, "")
         assert why in said and bool(said) == bool(why)
     assert unguarded(strategy.job, replace(strategy.keys, known_gamma="1"), "several") == "several"
+
+
+def later(name: str, true: Array, came: Array) -> Array:
+    """True sums for the first step, and slopes of likelihoods that are turned and ten times."""
+    m = round(((8 * true.shape[-1] + 1) ** 0.5 - 3) / 2)
+    jets = np.concatenate([true[..., :1], -10 * true[..., 1 : 1 + m], true[..., 1 + m :]], -1)
+    return jets if name == "jets" else true
+
+
+def forged(x: Array, y: Array) -> tuple[Array, Array]:
+    return 1000 * x, (x.sum(1) > 0).astype(y.dtype)
+
+
+@cache
+def classes(bad: tuple[int, ...] = ()) -> Table:
+    """Users of two classes, with 30 rows for training; none of the bad ones."""
+    rng = np.random.default_rng(4)
+    user = np.repeat(np.arange(USERS), 60)
+    theta = rng.normal(size=(3, 2))[np.arange(USERS) % 3] + 0.3 * rng.normal(size=(USERS, 2))
+    x = rng.normal(size=(len(user), 2))
+    y = (rng.random(len(user)) < 1 / (1 + np.exp(-(x * theta[user]).sum(1)))).astype(int)
+    test = np.tile(np.arange(60) >= 30, USERS)
+    cluster = (user % 3).astype(str)
+    return without({"x": x, "y": y, "user": user, "cluster": cluster, "test": test}, bad)
+
+
+def logistic(folder: Path, bad: tuple[int, ...] = ()) -> tuple[MixedModel[Any], Result, list[str]]:
+    keys = {"loss": "logistic", "labels": "classes", "mixed_variances": "one", "num_rounds": 6}
+    return run(folder, classes(bad), nodes=USERS - len(bad), **keys)
+
+
+@pytest.mark.parametrize("lie", ["rows", "sums", "later"])
+def test_liars_do_not_own_a_logistic_likelihood(lie: str, tmp_path: Path) -> None:
+    liars, names = (3, 10), {"3", "10"}
+    alone, before, _ = logistic(tmp_path, liars)
+    assert not alone.state.aside.named and alone.state.aside.users
+    lies = {
+        "rows": forging(names, forged),
+        "sums": lying(client_of("mixed-model"), names, times(-10.0)),
+        "later": lying(client_of("mixed-model"), names, later),
+    }
+    with lies[lie]:
+        strategy, after, notes = logistic(tmp_path)
+    named = {*strategy.state.aside.named, *after.summaries[0].dropped}
+    assert named == (set() if lie == "rows" else names), notes  # as plausible as rows can be
+    assert abs(error(after, liars) - error(before, liars)) < 0.02
+    assert strategy.solution.likelihood.guards(strategy.solution.present)
