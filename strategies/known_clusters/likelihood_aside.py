@@ -177,8 +177,10 @@ class Steps:
         whole, pull = np.tile(least, (k, 1, 1)), np.zeros((k, d))
         np.add.at(whole, self.cluster[~aside], self.bend[~aside])
         np.add.at(pull, self.cluster[~aside], self.slope[~aside])
-        sure = np.linalg.inv(whole)
-        between = self.between((sure @ pull[..., None])[..., 0], sure, ~aside)
+        sure = np.asarray(np.linalg.inv(whole), np.float64)
+        between = self.between(
+            np.asarray((sure @ pull[..., None])[..., 0], np.float64), sure, ~aside
+        )
         share = np.maximum(self.loss, 0.0) / np.maximum(self.counts, 1.0)
         ratio = share / max(float(np.median(share[~aside])), BARELY_KNOWN)
         return Scores(between, even(apart_as_noise(self.counts * ratio, self.counts), ~aside))

@@ -183,7 +183,8 @@ class MixedSolution:
         """One exchange of sums, and the server's step; at the end models are delivered."""
         self.present.need_somebody(number)
         if self.state.groups.of:
-            return (yield from attached("found groups").delivered(self))
+            found: Replies = yield from attached("found groups").delivered(self)
+            return found
         replies = None
         keys, loss = self.keys, self.job.loss
         asked = keys.both_estimated or keys.mixed_likelihood != AUTO or bool(self.held)

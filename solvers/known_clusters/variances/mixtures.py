@@ -121,7 +121,7 @@ def steps(
 ) -> Iterator[Mixture]:
     """The same, step by step."""
     n, k = len(labels), int(labels.max()) + 1
-    root = WITHIN * root_of(one.root @ one.root.T, one.root.any(1), kind)
+    root = WITHIN * root_of(one.root @ one.root.T, np.asarray(one.root.any(1)), kind)
     told = Told.of(users, root)
     member = np.full((n, k), (1 - FIRST_MEMBERSHIP) / max(k - 1, 1))
     member[np.arange(n), labels] = FIRST_MEMBERSHIP if k > 1 else 1.0
@@ -179,7 +179,7 @@ def around(users: Sums, told: Told, now: Mixture, member: Floats, kind: str) -> 
     gain, wide = told.v @ users.a, np.einsum("nk,kij->nij", member, now.unsure)
     whole = (told.v + gain @ wide @ gain.mT).sum(0)
     whole = (whole + np.einsum("nki,nkj->ij", away, away) / now.sigma2) / len(member)
-    return root_of(whole, now.root.any(1), kind)
+    return root_of(whole, np.asarray(now.root.any(1)), kind)
 
 
 def root_of(whole: Floats, varies: Bools, kind: str) -> Floats:
