@@ -125,6 +125,15 @@ DATASETS: dict[str, str] = {
     "donors": "donors",
     "ellipses": "ellipses",
     "moons": "moons",
+    "school": "natural.tables",
+    "heart": "natural.tables",
+    "beijing-air": "natural.tables",
+    "flights": "natural.tables",
+    "tv16": "natural.tables",
+    "movielens": "natural.tokens",
+    "watch": "natural.signals",
+    "spoken-digits": "natural.signals",
+    "sotu": "natural.tokens",
 }
 """Each data set's file."""
 
@@ -251,8 +260,9 @@ def algorithm_keys() -> dict[str, type[Keys]]:
 
 
 def data_set(name: str) -> Any:
-    """The declaration of a data set in its file."""
-    return part(f"datasets.{DATASETS[name]}", f"dataset={name}").DATASET
+    """The declaration of a data set in its file, or the one by its name of several there."""
+    found = part(f"datasets.{DATASETS[name]}", f"dataset={name}").DATASET
+    return found[name] if isinstance(found, dict) else found
 
 
 def data_keys(name: str) -> type[DataKeys]:

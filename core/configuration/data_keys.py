@@ -28,8 +28,8 @@ class DataKeys(Keys):
 
     dataset: str = key("digits", "the data set", choices=tuple(DATASETS))
     data_dir: str = key(
-        "", "folder with the publisher's files (mnist, fashion-mnist, cifar*), LEAF's (femnist, "
-        "sent140); empty: the Hugging Face hub"
+        "", "folder with the publisher's files (mnist, fashion-mnist, cifar*, data with natural "
+        "users), LEAF's (femnist, sent140); empty: the Hugging Face hub, or a package"
     )  # fmt: skip
     cluster_map: str = key(
         "",
