@@ -130,15 +130,9 @@ DATASETS: dict[str, str] = {
     "donors": "donors",
     "ellipses": "ellipses",
     "moons": "moons",
-    "school": "natural.tables",
-    "heart": "natural.tables",
-    "beijing-air": "natural.tables",
-    "flights": "natural.tables",
-    "tv16": "natural.tables",
-    "movielens": "natural.tokens",
-    "watch": "natural.signals",
-    "spoken-digits": "natural.signals",
-    "sotu": "natural.tokens",
+    **dict.fromkeys(("school", "heart", "beijing-air", "flights", "tv16"), "natural.tables"),
+    **dict.fromkeys(("watch", "spoken-digits"), "natural.signals"),
+    **dict.fromkeys(("movielens", "sotu"), "natural.tokens"),
 }
 """Each data set's file."""
 
@@ -169,6 +163,7 @@ ATTACHED: dict[str, str] = {
     "robust": "core.robust",
     "round lines": "app.output.round_lines",
     "same data": "strategies.rounds.same_data",
+    "sequence models": "networks.sequences",
     "server step": "strategies.rounds.server_step",
     "sizes": "strategies.rounds.sizes",
     "studies": "app.studies.performing",

@@ -1,4 +1,4 @@
-"""What people's bodies sound and move like: a watch at ten arms, digits of six speakers.
+"""Series of people: movements of ten arms by a watch, digits said by six speakers.
 
 watch          2,369 windows of two seconds of six channels (acceleration in g, rotation in rad/s)
                of ten people at seven exercises of the shoulder, from the package `seglearn`
@@ -30,7 +30,7 @@ from corsage.datasets.shared_keys import OwnKeys
 WATCH = Source(
     (), "`pip install seglearn`, and leave data-dir empty", "seglearn", "data/watch_dataset.npy"
 )
-WINDOW, CHANNELS, EARLY = 100, 6, 0.7
+WATCH_WINDOW, WATCH_CHANNELS, NOT_LATE = 100, 6, 0.7
 """Samples of a window, at 50 a second; channels; the part of a recording that is not its end."""
 
 
@@ -54,11 +54,11 @@ def windows() -> Windows:
     data = importlib.import_module("seglearn.datasets").load_watch()
     x, counts, late = [], [], []
     for series in data["X"]:
-        count = len(series) // WINDOW
-        cut = np.asarray(series[: count * WINDOW, :CHANNELS], np.float32)
-        x.append(cut.reshape(count, WINDOW, CHANNELS))
+        count = len(series) // WATCH_WINDOW
+        cut = np.asarray(series[: count * WATCH_WINDOW, :WATCH_CHANNELS], np.float32)
+        x.append(cut.reshape(count, WATCH_WINDOW, WATCH_CHANNELS))
         counts.append(count)
-        late.append(np.arange(count) >= round(EARLY * count))
+        late.append(np.arange(count) >= round(NOT_LATE * count))
     y, users = (np.repeat(np.asarray(data[name]), counts) for name in ("y", "subject"))
     return Windows(
         np.concatenate(x), y.astype(np.int64), users.astype(np.str_), np.concatenate(late)
@@ -78,8 +78,8 @@ SPOKEN = Source(
     "Set data-dir=FOLDER that has the folder recordings, or a zip, of "
     "github.com/Jakobovski/free-spoken-digit-dataset",
 )
-BANDS, TIMES, SPAN = 32, 32, 256
-"""Bands, times, and samples of what is transformed at a time."""
+MEL_BANDS, MEL_TIMES, SPAN = 32, 32, 256
+"""Bands, times, and samples that are transformed at a time."""
 
 
 def spoken_digits(keys: OwnKeys) -> Table:
@@ -103,7 +103,7 @@ def spoken_digits(keys: OwnKeys) -> Table:
 def spectrogram(sound: Floats, rate: int) -> Floats:
     """Log energies (bands, times), standardised by themselves."""
     sound = np.pad(sound, (0, max(SPAN - len(sound), 0)))
-    starts = np.linspace(0, len(sound) - SPAN, TIMES).astype(np.int64)
+    starts = np.linspace(0, len(sound) - SPAN, MEL_TIMES).astype(np.int64)
     spans = sound[starts[:, None] + np.arange(SPAN)] * np.hanning(SPAN)
     energy = np.abs(np.fft.rfft(spans)) ** 2 @ mel_bands(rate)
     found: Floats = np.log(energy + 1.0).T
@@ -114,7 +114,7 @@ def spectrogram(sound: Floats, rate: int) -> Floats:
 def mel_bands(rate: int) -> Floats:
     """Triangles (frequencies, bands) that are equally wide on the mel scale."""
     top = 2595 * np.log10(1 + rate / 2 / 700)
-    edges = 700 * (10 ** (np.linspace(0, top, BANDS + 2) / 2595) - 1)
+    edges = 700 * (10 ** (np.linspace(0, top, MEL_BANDS + 2) / 2595) - 1)
     at = np.fft.rfftfreq(SPAN, 1 / rate)[:, None]
     low, mid, high = edges[:-2], edges[1:-1], edges[2:]
     found: Floats = np.clip(

