@@ -107,7 +107,8 @@ def spectrogram(sound: Floats, rate: int) -> Floats:
     spans = sound[starts[:, None] + np.arange(SPAN)] * np.hanning(SPAN)
     energy = np.abs(np.fft.rfft(spans)) ** 2 @ mel_bands(rate)
     found: Floats = np.log(energy + 1.0).T
-    return (found - found.mean()) / (found.std() or 1.0)
+    found -= found.mean()
+    return found / float(found.std() or 1.0)
 
 
 @cache

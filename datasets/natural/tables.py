@@ -23,6 +23,7 @@ from corsage.core.arrays import Array, Floats
 from corsage.core.errors import DataError
 from corsage.core.tables.column_facts import (
     CATEGORY,
+    NUMBER,
     NUMBERED_CLASSES,
     ColumnFacts,
     TableFacts,
@@ -73,11 +74,11 @@ def table(
     if not whole.any():
         raise DataError(f"dataset={keys.dataset}: no row without a gap in it.")
     classes = 2 * label.endswith("?")
-    named = ColumnFacts(label.rstrip("?"), *([NUMBERED_CLASSES] if classes else []))
+    named = ColumnFacts(label.rstrip("?"), NUMBERED_CLASSES if classes else NUMBER)
     values = y[whole].astype(np.int64) if classes else y[whole]
     names = users[whole].astype(np.str_)
-    facts = TableFacts(tuple(facts), named)
-    return Table(cells[whole], values, names, None, classes, 0.0, 1.0, facts=facts)
+    known = TableFacts(tuple(facts), named)
+    return Table(cells[whole], values, names, None, classes, 0.0, 1.0, facts=known)
 
 
 def coded(column: Array) -> tuple[Floats, tuple[str, ...]]:
