@@ -95,6 +95,12 @@ def check_keys(keys: DataKeys) -> None:
     """Refuse keys that cannot be meant for their data set."""
     chosen = data_set(keys.dataset)
     chosen.check(keys)
+    if keys.validation and (chosen.arranged or not keys.test_fraction):
+        raise ConfigError(
+            f"validation={keys.validation:g}: it stands for test samples, and "
+            f"{'these data are split already' if chosen.arranged else 'test-fraction=0 has none'}; "
+            "leave it out."
+        )
     if chosen.tested and keys.test_fraction != DataKeys.test_fraction:
         raise ConfigError(
             f"test-fraction={keys.test_fraction}: dataset={keys.dataset} has no use for it; leave "

@@ -66,6 +66,13 @@ class DataKeys(Keys):
         low=0.0,
         high=0.9,
     )
+    validation: float = key(
+        0.0,
+        "share of each user's samples that are taken out of those for training, and by which users "
+        "are judged, in the place of the test samples: these nobody gets; 0: none",
+        low=0.0,
+        high=0.8,
+    )
     max_train_samples: int = key(0, "at most so many training samples a user, 0: no limit", low=0)
     cache_dir: str = key(
         "",
