@@ -15,6 +15,7 @@ class FedDynClient(FedAvgClient[FedDynKeys]):
     """The users of FedDyn (Acar et al. 2021, Algorithm 1); g_k begins at 0."""
 
     personal = True
+    own_training = False
 
     def train(self, got: Got, data: Examples) -> Sent:
         """theta_k <- SGD on (1) from theta, and g_k <- g_k - alpha (theta_k - theta)."""

@@ -45,4 +45,8 @@ class FedLC(GlobalModel[FedLCKeys, ModelState]):
         """The first global model, whose outputs must be logits of classes."""
         if self.job.loss != "cross-entropy":
             raise ModelError("fedlc: it calibrates the logits of classes; take loss=cross-entropy.")
+        if not network.split_exact:
+            raise ModelError(
+                f"fedlc: its loss needs a model with a body and a head: {network.why}."
+            )
         return super().initial(network)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from corsage.core.configuration.key_groups import TrainKeys
+from corsage.core.errors import ModelError
 from corsage.core.keys import EPOCH_LIMIT, Keys, key
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.state import ModelState
@@ -44,4 +45,8 @@ class FedRoD(Strategy[FedRoDKeys, ModelState]):
 
     def initial(self, network: Network) -> ModelState:
         """theta^0 and psi^0."""
+        if self.job.loss != "cross-entropy":
+            raise ModelError("fedrod: it balances classes; take loss=cross-entropy.")
+        if not network.split_exact:
+            raise ModelError(f"fedrod: it needs a model with a body and a head: {network.why}.")
         return ModelState(network.initial)
