@@ -37,6 +37,9 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from corsage.strategies.fedamp import FedAMP
     from corsage.strategies.fedavg import FedAvg
     from corsage.strategies.fedbabu import FedBABU
+    from corsage.strategies.fedbn import FedBN
+    from corsage.strategies.feddyn import FedDyn
+    from corsage.strategies.fedlc import FedLC
     from corsage.strategies.fedmtl import FedMTL
     from corsage.strategies.fedper import FedPer
     from corsage.strategies.fedproto import FedProto
@@ -45,6 +48,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from corsage.strategies.fedrep.fedrep_convex import FedRepConvex
     from corsage.strategies.fedrep.fedrep_exact import FedRepExact
     from corsage.strategies.fedrep.fedrep_known import FedRepKnown
+    from corsage.strategies.fedrod import FedRoD
     from corsage.strategies.ifca import IFCA
     from corsage.strategies.knn_per import KNNPer
     from corsage.strategies.known_clusters.async_al2sgd import AsyncAL2SGD
@@ -58,6 +62,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from corsage.strategies.l2gd import L2GD
     from corsage.strategies.lg_fedavg import LGFedAvg
     from corsage.strategies.local import Local
+    from corsage.strategies.mr_mtl import MRMTL
     from corsage.strategies.perfedavg import PerFedAvg
     from corsage.strategies.pfedme import PFedMe
     from corsage.strategies.rounds.base import Strategy
@@ -86,6 +91,7 @@ __all__ = [
     "CFL",
     "IFCA",
     "L2GD",
+    "MRMTL",
     "AsyncAL2SGD",
     "AsyncL2GD",
     "Callback",
@@ -99,6 +105,9 @@ __all__ = [
     "FedAMP",
     "FedAvg",
     "FedBABU",
+    "FedBN",
+    "FedDyn",
+    "FedLC",
     "FedMTL",
     "FedPer",
     "FedProto",
@@ -107,6 +116,7 @@ __all__ = [
     "FedRepConvex",
     "FedRepExact",
     "FedRepKnown",
+    "FedRoD",
     "KNNPer",
     "LGFedAvg",
     "Local",

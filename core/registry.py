@@ -62,8 +62,13 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fedavg": Algorithm("FedAvg"),
     "local": Algorithm("Local"),
     "fedprox": Algorithm("FedProx"),
+    "feddyn": Algorithm("FedDyn"),
+    "fedlc": Algorithm("FedLC"),
+    "fedbn": Algorithm("FedBN"),
     "scaffold": Algorithm("Scaffold"),
     "ditto": Algorithm("Ditto"),
+    "fedrod": Algorithm("FedRoD"),
+    "mr-mtl": Algorithm("MRMTL"),
     "pfedme": Algorithm("PFedMe"),
     "l2gd": Algorithm("L2GD"),
     "fedmtl": Algorithm("FedMTL"),
@@ -125,6 +130,9 @@ DATASETS: dict[str, str] = {
     "donors": "donors",
     "ellipses": "ellipses",
     "moons": "moons",
+    **dict.fromkeys(("school", "heart", "beijing-air", "flights", "tv16"), "natural.tables"),
+    **dict.fromkeys(("watch", "spoken-digits"), "natural.signals"),
+    **dict.fromkeys(("movielens", "sotu"), "natural.tokens"),
 }
 """Each data set's file."""
 
@@ -157,6 +165,7 @@ ATTACHED: dict[str, str] = {
     "robust": "core.robust",
     "round lines": "app.output.round_lines",
     "same data": "strategies.rounds.same_data",
+    "sequence models": "networks.sequences",
     "server step": "strategies.rounds.server_step",
     "sizes": "strategies.rounds.sizes",
     "studies": "app.studies.performing",
@@ -253,8 +262,9 @@ def algorithm_keys() -> dict[str, type[Keys]]:
 
 
 def data_set(name: str) -> Any:
-    """The declaration of a data set in its file."""
-    return part(f"datasets.{DATASETS[name]}", f"dataset={name}").DATASET
+    """The declaration of a data set in its file, or the one by its name of several there."""
+    found = part(f"datasets.{DATASETS[name]}", f"dataset={name}").DATASET
+    return found[name] if isinstance(found, dict) else found
 
 
 def data_keys(name: str) -> type[DataKeys]:

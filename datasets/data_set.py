@@ -6,8 +6,8 @@ A new data set is a file with a `DATASET` like the others', and a line in `DATAS
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
@@ -62,6 +62,7 @@ class DataSet(Generic[D]):
     keep : where what is prepared of it is kept instead of on disk, for data that no file may have.
     read : reads a file of a device's own, of which some columns may be absent.
     arranged : gives the data user by user as they lie on the disk, so that none are prepared.
+    prefers : keys that had better have another value than usual, such as a model that suits it.
     """
 
     load: Callable[[D], Table]
@@ -73,6 +74,7 @@ class DataSet(Generic[D]):
     keep: Callable[[D], dict[Any, Any]] | None = None
     read: Callable[..., Table] | None = None
     arranged: Callable[[D], Arranged] | None = None
+    prefers: Mapping[str, str] = field(default_factory=dict)
 
 
 def data_set(name: str) -> DataSet[Any]:
@@ -93,6 +95,12 @@ def check_keys(keys: DataKeys) -> None:
     """Refuse keys that cannot be meant for their data set."""
     chosen = data_set(keys.dataset)
     chosen.check(keys)
+    if keys.validation and (chosen.arranged or not keys.test_fraction):
+        raise ConfigError(
+            f"validation={keys.validation:g}: it stands for test samples, and "
+            f"{'these data are split already' if chosen.arranged else 'test-fraction=0 has none'}; "
+            "leave it out."
+        )
     if chosen.tested and keys.test_fraction != DataKeys.test_fraction:
         raise ConfigError(
             f"test-fraction={keys.test_fraction}: dataset={keys.dataset} has no use for it; leave "

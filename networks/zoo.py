@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from corsage.core.configuration.key_groups import ModelKeys
 from corsage.core.errors import ModelError
+from corsage.core.registry import attached
 
 Shape = tuple[int, ...]
 Layers = dict[str, nn.Module]
@@ -100,11 +101,11 @@ def lstm(shape: Shape, outputs: int, keys: ModelKeys) -> nn.Module:
 
 
 class LastStep(nn.Module):
-    """An LSTM over (batch, steps, width), and its output at the last step."""
+    """Recurrent cells over (batch, steps, width), and their output at the last step."""
 
-    def __init__(self, width: int, size: int) -> None:
+    def __init__(self, width: int, size: int, kind: type[nn.LSTM | nn.GRU] = nn.LSTM) -> None:
         super().__init__()
-        self.cells = nn.LSTM(width, size, batch_first=True)
+        self.cells = kind(width, size, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
         """The output after the last step (batch, size)."""
@@ -168,6 +169,16 @@ def sequential(layers: Layers) -> nn.Module:
     return nn.Sequential(OrderedDict(layers))
 
 
+def other(name: str) -> Callable[[Shape, int, ModelKeys], nn.Module]:
+    """A model for what is neither a row nor an image, whose module is imported when it is built."""
+
+    def model(shape: Shape, outputs: int, keys: ModelKeys) -> nn.Module:
+        built: nn.Module = getattr(attached("sequence models"), name)(shape, outputs, keys)
+        return built
+
+    return model
+
+
 ZOO: dict[str, Callable[[Shape, int, ModelKeys], nn.Module]] = {
     "linear": linear,
     "mlp": mlp,
@@ -176,6 +187,7 @@ ZOO: dict[str, Callable[[Shape, int, ModelKeys], nn.Module]] = {
     "cnn-cifar10": cnn_cifar10,
     "cnn-cifar100": cnn_cifar100,
     "lstm": lstm,
+    **{name: other(name) for name in ("cnn1d", "embedding", "gru")},
 }
 
 

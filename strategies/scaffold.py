@@ -32,8 +32,8 @@ import numpy as np
 from corsage.core.arrays import Floats32
 from corsage.core.keys import Keys, key
 from corsage.core.messages.replies import Replies
-from corsage.core.messages.schema import capped
 from corsage.strategies.rounds.base import GlobalModel
+from corsage.strategies.rounds.means.user_rows import share_of_all
 from corsage.strategies.rounds.state import ModelState
 from corsage.strategies.rounds.turns import Parcel
 
@@ -89,12 +89,7 @@ class Scaffold(GlobalModel[ScaffoldKeys, ScaffoldState]):
     def merge(self, replies: Replies) -> ScaffoldState:
         """Equation 5: the mean of y_i and of c_i+ - c_i has come."""
         step, model = self.keys.scaffold_server_lr, self.state.model
-        job = self.job
-        members = [job.members.everybody[user] for user in job.members.users]
-        by_examples = self.config.train.weighting == "examples"
-        samples = np.array([member.train if by_examples else 1 for member in members], np.float64)
-        everybody = capped(samples, self.config.federation.max_share).sum()
-        share = np.float32(replies.weight / everybody)
+        share = share_of_all(self.job, self.config, replies.weight)
         x = np.float32(1.0 - step) * model + np.float32(step) * replies.mean["model"]
         c = self.state.variate + share * replies.mean["variate"]
         return ScaffoldState(x.astype(np.float32), c.astype(np.float32))

@@ -45,6 +45,12 @@ def family(name: str) -> tuple[str, ...]:
 
 
 LIFTS = {
+    "data with natural users": Lift(
+        ("datasets/natural", "networks/sequences.py"),
+        "dataset=heart",
+        "datasets/natural",
+        "fedavg",
+    ),
     "known clusters": Lift(
         family("known_clusters"),
         "strategy=mixed-model",

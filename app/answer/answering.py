@@ -49,7 +49,7 @@ def planned(config: Config, who: str, dropped: Sequence[str]) -> tuple[Config, J
         found["how"] = {**how, **found["how"]}
     except CorsageError as error:  # for want of test rows; else the fit itself will say it
         found = {"how": {**how, "why": in_a_line(error)}, "results": []}
-    return replace(config, data=replace(config.data, test_fraction=0.0)), found
+    return replace(config, data=replace(config.data, test_fraction=0.0, validation=0.0)), found
 
 
 def scored(row: Json, before: Json | None) -> Json:

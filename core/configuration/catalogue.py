@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from corsage.core.configuration.key_groups import GROUPS, DataKeys
 from corsage.core.configuration.known_keys import OF_SOME
+from corsage.core.errors import NotInstalled
 from corsage.core.keys import Keys, Value, declared, flatten, kebab, names
 from corsage.core.registry import DATASETS, algorithm_keys, data_keys
 
@@ -53,10 +55,19 @@ def titled() -> Iterator[tuple[str, type[Keys]]]:
     for group in GROUPS.values():
         yield group.title, group
         if group is DataKeys:
-            for name in DATASETS:
-                yield OF_SOME, data_keys(name)
+            for own in keys_by_data_set().values():
+                yield OF_SOME, own
     for group in algorithm_keys().values():
         yield group.title, group
+
+
+def keys_by_data_set() -> dict[str, type[DataKeys]]:
+    """The keys of each data set that was not taken out."""
+    found: dict[str, type[DataKeys]] = {}
+    for name in DATASETS:
+        with suppress(NotInstalled):
+            found[name] = data_keys(name)
+    return found
 
 
 def annotation(kind: Any, field: dataclasses.Field[Any]) -> str:
@@ -90,7 +101,7 @@ def meaning(title: str, field: dataclasses.Field[Any]) -> str:
 def owners(title: str, name: str) -> list[str]:
     """The data sets, or the algorithms, that have a key; none: every run has it."""
     if title == OF_SOME:
-        return [each for each in DATASETS if name in names(data_keys(each))]
+        return [each for each, group in keys_by_data_set().items() if name in names(group)]
     return [each for each, group in algorithm_keys().items() if name in names(group)]
 
 

@@ -44,6 +44,7 @@ def exampled(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         mine = {k: v for k, v in own.items() if wants.get(k) == v}
         said += [f"{spelled(mine)}, which {name} needs"] if mine else []
         own = without(own, mine)
+    said += [f"{spelled(own)}, which suits {found['dataset']}"] if own else []
     return found, f"Not set: {'; '.join(said)}." if said else ""
 
 

@@ -41,6 +41,7 @@ from corsage.core.registry import (
     ALGORITHMS,
     DATASETS,
     data_keys,
+    data_set,
     device_keys,
     keys_class,
     source,
@@ -132,7 +133,7 @@ class Config:
 
 
 def needed(values: Mapping[str, Any]) -> dict[str, str]:
-    """The keys that the strategies need, or prefer, to have another value than usual."""
+    """The keys that the strategies need, or they or the data prefer, to be other than usual."""
     names, found = strategies_of(values), dict[str, str]()
     for name in names:
         for key, value in keys_class(name).needs.items():
@@ -145,7 +146,16 @@ def needed(values: Mapping[str, Any]) -> dict[str, str]:
                 )
     for name in names:
         found = {**keys_class(name).prefers, **found}
-    return found
+    usual = defaults()
+    own = suited(values)
+    return {**own, **{k: v for k, v in found.items() if k not in own or v != usual[k]}}
+
+
+def suited(values: Mapping[str, Any]) -> dict[str, str]:
+    """The keys that the data prefer; the size of their model is of no other."""
+    if values.get("dataset") not in DATASETS:
+        return {}
+    return without(data_set(values["dataset"]).prefers, ["hidden"] if "model" in values else [])
 
 
 def strategies_of(values: Mapping[str, Any]) -> list[str]:

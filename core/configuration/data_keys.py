@@ -28,8 +28,8 @@ class DataKeys(Keys):
 
     dataset: str = key("digits", "the data set", choices=tuple(DATASETS))
     data_dir: str = key(
-        "", "folder with the publisher's files (mnist, fashion-mnist, cifar*), LEAF's (femnist, "
-        "sent140); empty: the Hugging Face hub"
+        "", "folder with the publisher's files (mnist, fashion-mnist, cifar*, data with natural "
+        "users), LEAF's (femnist, sent140); empty: the Hugging Face hub, or a package"
     )  # fmt: skip
     cluster_map: str = key(
         "",
@@ -65,6 +65,13 @@ class DataKeys(Keys):
         "one strategy is fitted to all samples, and judged by these",
         low=0.0,
         high=0.9,
+    )
+    validation: float = key(
+        0.0,
+        "share of each user's samples that are taken out of those for training, and by which users "
+        "are judged, in the place of the test samples: these nobody gets; 0: none",
+        low=0.0,
+        high=0.8,
     )
     max_train_samples: int = key(0, "at most so many training samples a user, 0: no limit", low=0)
     cache_dir: str = key(

@@ -186,12 +186,15 @@ class ModelKeys(Keys):
 
     model: str = key(
         "mlp",
-        "linear, mlp, lenet, cnn, the paper's cnn-cifar10, cnn-cifar100 and lstm (sent140), or "
-        "one's own package.module:factory; from Python also a module, a class or a function",
+        "linear, mlp, lenet, cnn, cnn1d (over time), gru (sequences), embedding (ratings), the "
+        "paper's cnn-cifar10, cnn-cifar100 and lstm (sent140), or one's own "
+        "package.module:factory; from Python also a module, a class or a function",
         objects="Callable[..., Any]",
     )
     hidden: str = key(
-        "200", "mlp: sizes of the hidden layers, with commas (femnist in FedRep's code: 512,256,64)"
+        "200",
+        "mlp: sizes of the hidden layers, with commas (femnist in FedRep's code: 512,256,64); "
+        "gru: its size; embedding: how many things, and how wide their vectors",
     )
     head: str = key(
         "",

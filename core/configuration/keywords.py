@@ -55,6 +55,7 @@ class Keywords(TypedDict, total=False):
     mean_samples: int
     min_samples: int
     test_fraction: float
+    validation: float
     max_train_samples: int
     cache_dir: str | float
     normalize: Annotated[str, Own("Some data sets", "all", "cifar10, cifar100")]
@@ -62,8 +63,8 @@ class Keywords(TypedDict, total=False):
     embeddings: Annotated[str | float, Own("Some data sets", "glove.6B.300d.txt", "sent140")]
     data_file: Annotated[str | float, Own("Some data sets", "", "csv, npz, mapped, memory, donors")]
     labels: Annotated[str, Own("Some data sets", "classes", "csv, npz, mapped, memory, chem97, hierarchical")]
-    scale: Annotated[str, Own("Some data sets", "auto", "csv, npz, memory")]
-    missing: Annotated[str, Own("Some data sets", "refuse", "csv, npz, memory")]
+    scale: Annotated[str, Own("Some data sets", "auto", "csv, npz, memory, school, heart, beijing-air, flights, tv16")]
+    missing: Annotated[str, Own("Some data sets", "refuse", "csv, npz, memory, school, heart, beijing-air, flights, tv16")]
     user_column: Annotated[str | float, Own("Some data sets", "user", "csv, npz")]
     label_column: Annotated[str | float, Own("Some data sets", "label", "csv, npz")]
     cluster_column: Annotated[str | float, Own("Some data sets", "", "csv, npz")]
@@ -148,9 +149,13 @@ class Keywords(TypedDict, total=False):
     fedrep_exact_loss: Annotated[str, Own("FedRep, exact heads", "squared", "fedrep-exact")]
     local_always: Annotated[bool, Own("Local training alone", False, "local")]
     fedprox_mu: Annotated[float, Own("FedProx", 0.1, "fedprox")]
+    feddyn_alpha: Annotated[float, Own("FedDyn", 0.1, "feddyn")]
+    fedlc_tau: Annotated[float, Own("FedLC", 1.0, "fedlc")]
     scaffold_server_lr: Annotated[float, Own("SCAFFOLD", 1.0, "scaffold")]
     ditto_lambda: Annotated[float, Own("Ditto", 1.0, "ditto")]
     ditto_epochs: Annotated[int, Own("Ditto", 1, "ditto")]
+    fedrod_epochs: Annotated[int, Own("FedRoD", 1, "fedrod")]
+    mr_mtl_lambda: Annotated[float, Own("MR-MTL", 1.0, "mr-mtl")]
     pfedme_lambda: Annotated[float, Own("pFedMe", 15.0, "pfedme")]
     pfedme_steps: Annotated[int, Own("pFedMe", 5, "pfedme")]
     pfedme_personal_lr: Annotated[float, Own("pFedMe", 0.01, "pfedme")]

@@ -132,7 +132,8 @@ TUPLES = ("notes", "shift", "scale", "classes")
 def arrange(table: Table, dealt: Dealt, keys: DataKeys, seed: int) -> tuple[Facts, Arrays]:
     """The fields of `FederatedData`, samples ordered user by user, the training part first."""
     order: list[Ints] = []
-    if table.test is None and not (keys.test_fraction or keys.max_train_samples):
+    drawn = keys.test_fraction or keys.max_train_samples or keys.validation
+    if table.test is None and not drawn:
         order = [own for part in dealt.parts for own in (part, part[:0])]  # nothing is drawn
     else:
         for user, part in zip(dealt.users, dealt.parts, strict=True):

@@ -25,6 +25,7 @@ def split_rows(table: Table, rows: Ints, user: str, keys: DataKeys, seed: int) -
         user,
         test_fraction=keys.test_fraction,
         max_train_samples=keys.max_train_samples,
+        validation=keys.validation,
         seed=seed,
         known=None if table.test is None else table.test[rows],
     )
@@ -37,6 +38,7 @@ def split_user(
     test_fraction: float,
     max_train_samples: int,
     seed: int,
+    validation: float = 0.0,
     known: Mask | None = None,
 ) -> tuple[Ints, Ints]:
     """Positions of one user's training and test samples, each sorted.
@@ -44,7 +46,8 @@ def split_user(
     Depends on the seed, the user and the order of its samples only: a device that has its own
     samples in the same order gets the same split as a simulation of all users. `known` says which
     are test samples, if the data say so: then `test_fraction` is of no account. A user with
-    a single sample trains on it, and has none to be judged by.
+    a single sample trains on it, and has none to be judged by. With `validation` so much of all is
+    taken out of the training samples in the place of the test samples, which are left out.
     """
     total = len(labels)
     train, test = np.arange(total), np.arange(0)
@@ -55,7 +58,7 @@ def split_user(
         if not len(train):
             raise DataError(f"user {user}: all of its samples are test samples; drop this user.")
         if (
-            not max_train_samples
+            not max_train_samples and not validation
         ):  # nothing is drawn: of very many users a generator each takes long
             return train, test
     rng = generator(seed, "split", user)
@@ -63,6 +66,12 @@ def split_user(
         size = min(max(round(total * test_fraction), 1), total - 1)
         test = choose(labels, size, rng, keep_one=True)
         train = np.delete(train, test)
+    if validation and len(train) > 1:
+        size = min(max(round(total * validation), 1), len(train) - 1)
+        judged = choose(labels[train], size, generator(seed, "validation", user), keep_one=True)
+        train, test = np.delete(train, judged), train[judged]
+    elif validation:
+        test = test[:0]
     if max_train_samples and len(train) > max_train_samples:
         train = train[choose(labels[train], max_train_samples, rng)]
     return train, test

@@ -23,6 +23,7 @@ import numpy as np
 
 from corsage.core.errors import ConfigError, line
 from corsage.core.pairs.hurt import with_hurt
+from corsage.datasets.natural.signals import WATCH_CHANNELS, windows
 from corsage.experiments.fedrep.fashion_mnist import PROTOCOL
 from corsage.experiments.fedrep.table1 import WRITERS
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
@@ -37,8 +38,6 @@ END_ROWS = (
     *("fedavg+exact", "fedavg+gauss", "fedavg+prior", "fedavg+auto"),
     *("fedrep+exact", "fedrep+gauss", "fedrep+auto", "fedper+gauss", "fedper+auto"),
 )
-WATCH_WINDOW, CHANNELS, HELD_OUT_END = 100, 6, 0.3
-"""Samples of a window (two seconds), channels, and the end of a recording that is for testing."""
 
 
 def fashion(classes: int) -> dict[str, Any]:
@@ -59,20 +58,11 @@ END_SETS: dict[str, dict[str, Any]] = {
 
 def watch(path: Path) -> None:
     """The watch's windows as a file of users."""
-    from seglearn.datasets import load_watch  # type: ignore[import-untyped,import-not-found,unused-ignore]
-
-    data, found = load_watch(), []
-    for series, label, user in zip(data["X"], data["y"], data["subject"], strict=True):
-        whole = len(series) // WATCH_WINDOW
-        for place in range(whole):
-            x = np.asarray(
-                series[place * WATCH_WINDOW : (place + 1) * WATCH_WINDOW, :CHANNELS], np.float32
-            )
-            found.append((x, int(label), str(user), place >= round((1 - HELD_OUT_END) * whole)))
-    x, label, user, test = (np.array(part) for part in zip(*found, strict=True))
-    train = x[~test].reshape(-1, CHANNELS)
-    x = ((x - train.mean(0)) / train.std(0)).reshape(len(x), -1).astype(np.float32)
-    np.savez(path, x=x, label=label, user=user, test=test)
+    own = windows()
+    test = own.late
+    train = own.x[~test].reshape(-1, WATCH_CHANNELS)
+    x = ((own.x - train.mean(0)) / train.std(0)).reshape(len(own.x), -1).astype(np.float32)
+    np.savez(path, x=x, label=own.y, user=own.users, test=test)
 
 
 def verbal(path: Path) -> None:

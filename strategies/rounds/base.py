@@ -247,7 +247,7 @@ M = TypeVar("M", bound=ModelState)
 class GlobalModel(Strategy[K, M]):
     """The server holds the whole model w."""
 
-    tuned = ("head", "all")
+    tuned: ClassVar[tuple[str, ...]] = ("head", "all")
 
     def initial(self, network: Network) -> M:
         """The first global model, w_0."""

@@ -16,6 +16,8 @@ from corsage.datasets.given.given_samples import Samples
 from corsage.datasets.given.given_table import as_it_is, table_of
 
 METHODS = "fedavg,fedrep,fedper,ditto,apfl,lg-fedavg,fedbabu,perfedavg,local,ifca,knn-per,scaffold"
+METHODS += ",fedbn,feddyn,fedlc,fedrod,mr-mtl"
+ANY_LOSS = METHODS.replace("fedlc,fedrod,", "")
 WORDS = np.array(["ill", "well", "unknown"])
 Users = dict[str, tuple[Any, Any, Any, Any]]
 
@@ -65,20 +67,20 @@ CASES: dict[str, tuple[str, Users, dict[str, Any]]] = {
     "BatchNorm": (METHODS, images(), {"model": Normed}),
     "BatchNorm, frozen": (METHODS, images(), {"model": Normed, "batch_norm": "frozen"}),
     "BatchNorm, personal": (
-        METHODS.replace("lg-fedavg,", "").replace("knn-per,", ""),
+        ANY_LOSS.replace("lg-fedavg,", "").replace("knn-per,", ""),
         images(),
         {"model": Normed, "batch_norm": "personal"},
     ),
     "a frozen front": (METHODS, images(), {"model": Normed, "frozen": "first,norm"}),
     "a head of two layers": (
-        METHODS.replace("knn-per,", ""),
+        ANY_LOSS.replace("knn-per,", ""),
         images(),
         {"model": Normed, "head": "layer,head"},
     ),
     "double precision": (METHODS, images(kind=np.float64), {"hidden": "8"}),
     "bytes": (METHODS, images(kind=np.uint8), {"hidden": "8"}),
     "classes by name": (METHODS, images(words=True), {"hidden": "8"}),
-    "smoothed labels": (METHODS, images(), {"hidden": "8", "label_smoothing": 0.1}),
+    "smoothed labels": (ANY_LOSS, images(), {"hidden": "8", "label_smoothing": 0.1}),
     **{
         f"columns, scale={scale}": (METHODS, tables(), {"hidden": "8", "scale": scale, "lr": lr})
         for scale, lr in (("federated", 0.1), ("user", 0.1), ("none", 1e-6))
@@ -102,7 +104,7 @@ CASES: dict[str, tuple[str, Users, dict[str, Any]]] = {
     ),
     "two classes, linear": (LINEAR, tables(two=True), {"model": "linear"}),
     "numbers": (
-        METHODS.replace("knn-per,", ""),
+        ANY_LOSS.replace("knn-per,", ""),
         tables(numbers=True),
         {"hidden": "8", "lr": 0.01},
     ),

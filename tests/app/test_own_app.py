@@ -224,7 +224,10 @@ def test_only_what_is_to_be_trained_changes() -> None:
     np.testing.assert_allclose(body, first + 3.0, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["scaffold", "apfl", "pfedme", "perfedavg", "l2gd", "fedmtl"])
+@pytest.mark.parametrize(
+    "name",
+    ["feddyn", "fedlc", "fedrod", "apfl", "pfedme", "perfedavg", "scaffold", "l2gd", "fedmtl"],
+)
 def test_methods_that_it_cannot_serve_are_refused_in_one_line(name: str) -> None:
     app = make_client_app(data=own_loaders, model=Net, train=train)
     with pytest.raises((NodeError, DataError), match=f"strategy={name}: its steps are more than"):

@@ -1,9 +1,13 @@
 """The split into training and test parts inside each user."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from corsage.core.configuration.config import Config
+from corsage.core.errors import ConfigError
+from corsage.datasets.data_set import check_keys
 from corsage.datasets.dealing.split import split_user
 
 some_labels = st.lists(st.integers(0, 4), min_size=2, max_size=80).map(np.array)
@@ -56,3 +60,25 @@ def test_one_sample():
     for fraction in (0.0, 0.2):
         train, test = split(np.array([3]), fraction=fraction)
         assert train.tolist() == [0] and test.tolist() == []
+
+
+@pytest.mark.parametrize("sizes", [(50, 30, 20), (7, 2, 1), (1,)])
+def test_validation_is_taken_out_of_training_and_tests_are_left_out(sizes):
+    """60, 20 and 20 in a hundred; whatever the test samples' labels are, nothing else changes."""
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    facts = {"test_fraction": 0.2, "max_train_samples": 0, "seed": 3}
+    train, test = split_user(labels, "u", **facts)
+    less, judged = split_user(labels, "u", validation=0.2, **facts)
+    assert sorted([*less, *judged]) == train.tolist() and not {*judged} & {*test}
+    assert len(judged) == (round(0.2 * len(labels)) if len(labels) > 1 else 0)
+    known = np.isin(np.arange(len(labels)), test)
+    if len(labels) > 1:
+        changed = np.where(known, 0, labels)
+        again = split_user(changed, "u", validation=0.2, known=known, **facts)
+        assert [a.tolist() for a in again] == [less.tolist(), judged.tolist()]
+
+
+def test_validation_without_tests_is_refused():
+    for keys in ({"test-fraction": 0}, {"dataset": "mapped", "data-file": "x"}):
+        with pytest.raises(ConfigError, match=r"validation=0.2: it stands for test samples"):
+            check_keys(Config.parse({"validation": 0.2, **keys}).data)

@@ -22,6 +22,9 @@ SAME = [
     ("cfl", {"cfl_eps1": 0.0}, "fedavg", UNLIKE),
     ("cfl", {"cfl_eps1": 0.0}, "fedavg", {"size_sigma": 0.5}),
     ("ditto", {"ditto_lambda": 0.0, "ditto_epochs": 3}, "local", {"local_epochs": 3}),
+    ("fedbn", {}, "fedavg", UNLIKE),
+    ("feddyn", {"feddyn_alpha": 0.0}, "fedavg", UNLIKE),
+    ("fedlc", {"fedlc_tau": 0.0}, "fedavg", {**UNLIKE, "fine_tune_epochs": 2}),
     ("fedmtl", {"fedmtl_lambda1": 0.0, "fedmtl_lambda2": 0.0}, "local", {}),
     ("fedper", {}, "local", ALONE),
     ("fedprox", {"fedprox_mu": 0.0}, "fedavg", {**UNLIKE, "fine_tune_epochs": 2}),
@@ -29,6 +32,7 @@ SAME = [
     ("ifca", {"ifca_clusters": 1}, "fedavg", {"size_sigma": 0.5}),
     ("knn-per", {"knn_per_lambda": 0.0}, "fedavg", UNLIKE),
     ("lg-fedavg", {}, "local", ALONE),
+    ("mr-mtl", {"mr_mtl_lambda": 0.0}, "local", {}),
     ("perfedavg", {"perfedavg_alpha": 0.0, "lr": 0.0}, "fedavg", {"lr": 0.0}),
     ("scaffold", {"num_rounds": 1}, "fedavg", {"num_rounds": 1, "fine_tune_epochs": 2}),
 ]

@@ -63,11 +63,11 @@ class Turn:
         purpose: str = "model",
         extra: Extra | None = None,
         frozen: int | None = None,
+        of: Any = None,
     ) -> Vector:
         """`plain_sgd` on them."""
-        return plain_sgd(
-            start, self.data, self.batches(purpose), {**self.keys}, extra=extra, frozen=frozen
-        )
+        steps = self.batches(purpose)
+        return plain_sgd(start, self.data, steps, {**self.keys}, extra, frozen, of)
 
 
 @dataclass(frozen=True)
@@ -212,6 +212,59 @@ def scaffold(server_lr: float) -> Plain:
         model=lambda common, own: common[0],
         shared=lambda common: common[0],
         floats=2 * (BODY + HEAD),
+    )
+
+
+def fedlc(w: Vector, own: None, turn: Turn) -> tuple[Vector, None]:
+    counts = torch.bincount(turn.data[1], minlength=10).double()
+    less = 0.7 / counts.sqrt().sqrt()  # infinite for a class without samples
+    return turn.sgd(w, of=lambda features, outputs, y: F.cross_entropy(outputs - less, y)), None
+
+
+def fedrod(w: Vector, own: Vector | None, turn: Turn) -> tuple[Vector, Vector]:
+    """What it keeps is phi; the loss of (theta, psi) is -log n_y e^(g_y) / sum_c n_c e^(g_c)."""
+    counts = torch.bincount(turn.data[1], minlength=10)
+
+    def balanced(features: Tensor, outputs: Tensor, y: Tensor) -> Tensor:
+        shares = counts * outputs.exp()
+        return -(shares[torch.arange(len(y)), y] / shares.sum(1)).log().mean()
+
+    head = turn.sgd(summed(w, own), "head", frozen=1)[BODY:]
+    return turn.sgd(w, of=balanced), head - w[BODY:]
+
+
+def summed(w: Vector, phi: Vector | None) -> Vector:
+    """theta under psi + phi."""
+    return w if phi is None else np.concatenate([w[:BODY], w[BODY:] + phi])
+
+
+def mr_mtl(w: Vector, own: Vector | None, turn: Turn) -> tuple[Vector, Vector]:
+    model = turn.sgd(begun(own), extra=near(0.7, w))
+    return model, model
+
+
+def feddyn(alpha: float) -> Plain:
+    """What is common is theta and h; of twelve users six take part."""
+
+    def step(common: Any, own: Vector | None, turn: Turn) -> tuple[Vector, Vector]:
+        theta, _ = common
+        g = np.zeros_like(theta) if own is None else own
+        known, pull = torch.from_numpy(g), near(alpha, theta)
+        new = turn.sgd(theta, extra=lambda x: pull(x) - (known * x).sum())
+        return new, g - np.float32(alpha) * (new - theta)
+
+    def merge(common: Any, mean: Vector, number: int) -> Any:
+        theta, h = common
+        h = h - alpha * 6 / 12 * (mean - theta)
+        return (mean - h / alpha).astype(np.float32), h
+
+    return Plain(
+        step,
+        {"feddyn_alpha": alpha, "weighting": "uniform"},
+        first=lambda: (START, np.zeros_like(START)),
+        merge=merge,
+        model=lambda common, own: common[0],
+        shared=lambda common: common[0],
     )
 
 
@@ -421,6 +474,16 @@ TABLE: dict[str, Plain] = {
     "apfl, adaptive": apfl(adaptive=True, momentum=0.5),
     "pfedme, beyond the mean": pfedme(0.0, 1.5),
     "pfedme, momentum": pfedme(0.5, 1.0),
+    "feddyn": feddyn(0.5),
+    "fedlc": replace(FEDAVG, step=fedlc, keys={"fedlc_tau": 0.7}),
+    "fedrod": Plain(fedrod, {"fedrod_epochs": EPOCHS}, model=summed),
+    "mr-mtl": Plain(
+        mr_mtl,
+        {"mr_mtl_lambda": 0.7},
+        model=lambda w, own: begun(own),
+        adapted=lambda w, turn: turn.sgd(w, extra=near(0.7, w)),
+        tuned={"own": lambda w, own, turn: turn.sgd(w if own is None else own, extra=near(0.7, w))},
+    ),
     "scaffold, server's own rate": scaffold(0.7),
     "perfedavg": perfedavg("exact"),
     "perfedavg, fo": perfedavg("fo"),

@@ -1,0 +1,1 @@
+"""Published data sets whose users are natural ones: schools, hospitals, planes, speakers."""
