@@ -93,6 +93,10 @@ def check_keys(keys: DataKeys) -> None:
     """Refuse keys that cannot be meant for their data set."""
     chosen = data_set(keys.dataset)
     chosen.check(keys)
+    if keys.validation and not (chosen.tested or keys.test_fraction):
+        raise ConfigError(
+            f"validation={keys.validation:g}: test-fraction=0 keeps nothing out; leave one out."
+        )
     if chosen.tested and keys.test_fraction != DataKeys.test_fraction:
         raise ConfigError(
             f"test-fraction={keys.test_fraction}: dataset={keys.dataset} has no use for it; leave "

@@ -55,6 +55,7 @@ class Keywords(TypedDict, total=False):
     mean_samples: int
     min_samples: int
     test_fraction: float
+    validation: float
     max_train_samples: int
     cache_dir: str | float
     normalize: Annotated[str, Own("Some data sets", "all", "cifar10, cifar100")]

@@ -19,11 +19,15 @@ from corsage.datasets.sample_table import Mask, Table
 
 
 def split_rows(table: Table, rows: Ints, user: str, keys: DataKeys, seed: int) -> tuple[Ints, Ints]:
-    """Positions in `rows`, which are one user's, of its training and test samples."""
+    """Positions in `rows`, which are one user's, of its training and test samples.
+
+    With `validation` the second are those that stand for the test.
+    """
     return split_user(
         table.strata[rows],
         user,
         test_fraction=keys.test_fraction,
+        validation=keys.validation,
         max_train_samples=keys.max_train_samples,
         seed=seed,
         known=None if table.test is None else table.test[rows],
@@ -37,6 +41,7 @@ def split_user(
     test_fraction: float,
     max_train_samples: int,
     seed: int,
+    validation: float = 0.0,
     known: Mask | None = None,
 ) -> tuple[Ints, Ints]:
     """Positions of one user's training and test samples, each sorted.
@@ -44,7 +49,8 @@ def split_user(
     Depends on the seed, the user and the order of its samples only: a device that has its own
     samples in the same order gets the same split as a simulation of all users. `known` says which
     are test samples, if the data say so: then `test_fraction` is of no account. A user with
-    a single sample trains on it, and has none to be judged by.
+    a single sample trains on it, and has none to be judged by. With `validation` samples for
+    training are kept out in the place of the test, whose samples are in neither part.
     """
     total = len(labels)
     train, test = np.arange(total), np.arange(0)
@@ -54,15 +60,17 @@ def split_user(
         train, test = np.flatnonzero(~known), np.flatnonzero(known)
         if not len(train):
             raise DataError(f"user {user}: all of its samples are test samples; drop this user.")
-        if (
-            not max_train_samples
-        ):  # nothing is drawn: of very many users a generator each takes long
-            return train, test
+        if not max_train_samples and not validation:
+            return train, test  # nothing is drawn: of very many users a generator each takes long
     rng = generator(seed, "split", user)
     if known is None and test_fraction > 0 and total > 1:  # a single sample is for training
         size = min(max(round(total * test_fraction), 1), total - 1)
         test = choose(labels, size, rng, keep_one=True)
         train = np.delete(train, test)
+    if validation > 0:  # the test is drawn before, so it is the same without
+        size = min(max(round(total * validation), 1), len(train) - 1)
+        held = choose(labels[train], size, rng, keep_one=True) if size else np.arange(0)
+        train, test = np.delete(train, held), train[held]
     if max_train_samples and len(train) > max_train_samples:
         train = train[choose(labels[train], max_train_samples, rng)]
     return train, test
