@@ -42,7 +42,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             names.append(job.name)
             code = 0
             try:
-                cell.play(job.folder, dict(job.keys))
+                cell.play(*job.arguments)
             except CorsageError as error:
                 code = 1
                 job.log.parent.mkdir(parents=True, exist_ok=True)
