@@ -33,6 +33,8 @@ def main() -> int:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=listen, args=(waiting,), daemon=True).start()
+    part("app.simulation", "a job")  # with torch, once
+    gc.freeze()  # else each look for garbage goes through all modules
     begun = LOADED
     while True:
         try:
