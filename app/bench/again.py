@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +65,8 @@ def elsewhere(line: Mapping[str, Any], keys: Mapping[str, Any]) -> Json:
 
     values = {**places(line["config"]), "strategy": line["method"], **keys}
     with tempfile.TemporaryDirectory() as folder:
-        done = simulate(Config.parse(values), Path(folder) / "run")
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            done = simulate(Config.parse(values), Path(folder) / "run")
         results = json.loads((done / "summary.json").read_text())["results"]
     final = line["seed"] is not None
     return {"rows": {one["strategy"]: kept(one, final) for one in results}, "versions": versions()}

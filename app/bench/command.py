@@ -16,6 +16,7 @@ from corsage.app.bench.sets import QUICK, SETS, chosen, methods
 from corsage.app.output.usage import command
 from corsage.core.configuration.command_line import read_words
 from corsage.core.errors import ConfigError, CorsageError
+from corsage.core.seeding import generator, some_of
 
 BENCH = """\
 usage: corsage bench [--plan] [--quick] [--only METHOD@SET,...] [--mine FILE]
@@ -39,7 +40,7 @@ usage: corsage verify CELL [FOLDER | FILE.jsonl[.gz]] [engine=ray] [num-nodes=N]
   Runs a cell of a bench again, and compares to the last digit.
 
   CELL    fedrep@moons:t3 (a trial), fedrep@moons:t3:s0 (a seed of the test), or fedrep@moons: all
-          that was tested
+          that was tested; a number: so many cells at random
   FOLDER  of the bench; without one the newest in run-dir
 """
 QUICK_PROTOCOL = Protocol(trials=3, seeds=2)
@@ -165,7 +166,11 @@ def verify(words: list[str]) -> None:
     mine = BenchFolder.there(source).mine if source.is_dir() else ""
     mine_of(mine)
     lines = {named(line): line for line in read_lines(source)}
-    some = {name: line for name, line in lines.items() if matches(name, line, wanted)}
+    if wanted.isdigit():
+        picked = some_of(generator(0, "verify"), len(lines), min(int(wanted), len(lines)))
+        some = {[*lines][place]: [*lines.values()][place] for place in picked}
+    else:
+        some = {name: line for name, line in lines.items() if matches(name, line, wanted)}
     if not some:
         raise ConfigError(f"verify {wanted}: no such cell in {source}; it has {listed(lines)}.")
     wrong = 0

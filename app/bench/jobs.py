@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 import sys
 from collections.abc import Mapping
@@ -38,6 +39,7 @@ def perform(what: Json, mine: str) -> Json:
     mine : the file of a method of one's own; empty: none.
     """
     registered(mine)
+    logging.getLogger("flwr").setLevel(logging.ERROR)
     try:
         config = config_of(what["keys"], what["method"])
         rows, data = played(config, what["method"], final=what["seed"] is not None)
