@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from corsage.app.bench.mine import registered
-from corsage.app.bench.protocol import Json, Protocol, Work, config_of, tests, trial
+from corsage.app.bench.protocol import Json, Protocol, Work, config_of, finals, trial
 from corsage.app.bench.running import USUAL
 from corsage.app.bench.sets import COMMON, CONSTANT
 from corsage.app.output.summary import human_seconds
@@ -64,7 +64,7 @@ def estimate(plan: Json, asked: int) -> None:
 def arguments(place: str, method: str, plan: Json) -> list[Json]:
     """A trial and a seed, as jobs are told of them."""
     keys = {**COMMON, **plan["sets"][place]}
-    first, second = trial(place, keys, method, 0), tests(place, keys, method, [0], 1)[0]
+    first, second = trial(place, keys, method, 0), finals(place, keys, method, [0], 1)[0]
     return [asdict(first), asdict(second)]
 
 
@@ -112,12 +112,13 @@ def once(keys: Mapping[str, Any], method: str) -> float:
 
 def single(work: Work, rounds: int) -> tuple[float, float]:
     """CPU seconds of a run of so many rounds, and of one more evaluation."""
+    from corsage.app.bench.jobs import configured
     from corsage.app.client_app import make_client_app
     from corsage.app.simulation import made, run
     from corsage.strategies.effort import with_budget
     from corsage.strategies.rounds.evaluations import evaluated
 
-    config: Config = config_of(work.keys, work.method)
+    config: Config = configured(work.keys, work.method)
     config = replace(config, run=replace(config.run, num_rounds=rounds))
     (strategy,) = made(with_budget(config))
     begun = time.process_time()

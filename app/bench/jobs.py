@@ -40,17 +40,16 @@ def perform(what: Json, mine: str) -> Json:
     """
     registered(mine)
     logging.getLogger("flwr").setLevel(logging.ERROR)
+    config = configured(what["keys"], what["method"])
     try:
-        config = config_of(what["keys"], what["method"])
         rows, data = played(config, what["method"], final=what["seed"] is not None)
         failed = ""
     except FOR_ALL:
         raise
     except Exception as error:
         rows, data, failed = {}, "", in_a_line(error)
-        config = None
     line = {key: what[key] for key in ("place", "method", "trial", "seed")}
-    own = described(config) if config else dict(what["keys"])
+    own = described(config)
     line |= {"config": own, "config_hash": digest(own), "data": data}
     return {**line, "versions": versions(), "failed": failed, "rows": rows}
 
@@ -124,6 +123,17 @@ def constants(data: FederatedData, users: set[str]) -> tuple[dict[str, float], d
             answer = own.y_train.astype(np.float64).mean()
             values[user] = float(np.sqrt(np.square(own.y_test - answer).mean()))
     return values, sizes
+
+
+def configured(keys: Mapping[str, Any], method: str) -> Config:
+    """All keys of a run: without new users where chance makes none of a few, or all, such."""
+    config = config_of(keys, method)
+    if not config.new.new_users:
+        return config
+    data = simulated(config.data, config.federation.num_users, config.run.seed)
+    if 1 < len(trained(config, data)) < len(data.users):
+        return config
+    return config_of({**keys, "new-users": 0.0}, method)
 
 
 def trained(config: Config, data: FederatedData) -> list[str]:

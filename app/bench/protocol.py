@@ -107,7 +107,7 @@ def trial(place: str, keys: Mapping[str, Any], method: str, number: int) -> Work
     return Work(place, method, number, None, {**own, "seed": 0, "validation": VALIDATION})
 
 
-def tests(
+def finals(
     place: str, keys: Mapping[str, Any], method: str, numbers: Sequence[int], seeds: int
 ) -> list[Work]:
     """The seeds of the trials that were best in a row of the method."""

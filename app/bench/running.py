@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from corsage.app.bench.folder import BenchFolder
-from corsage.app.bench.protocol import Work, chosen, config_of, tests, trial
+from corsage.app.bench.protocol import Work, chosen, config_of, finals, trial
 from corsage.app.bench.sets import COMMON, CONSTANT
 from corsage.app.output.progress import is_tty
 from corsage.app.output.summary import human_seconds
@@ -52,7 +52,7 @@ class Bench:
             return []
         best = chosen(self.folder.trials(method, place), method)
         seeds = self.folder.protocol.seeds
-        return tests(place, self.keys(place), method, sorted({*best.values()}), seeds)
+        return finals(place, self.keys(place), method, sorted({*best.values()}), seeds)
 
     def due(self, method: str, place: str) -> list[Work]:
         """What is left to do of a method on a set, as far as it is known."""

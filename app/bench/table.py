@@ -106,13 +106,9 @@ class Entry:
         return float(np.mean(found)) if found else None
 
     def new_users(self, samples: int) -> float | None:
-        """The score of new users after so many samples, where all seeds have one."""
-        found = []
-        for one in self.results.values():
-            cases = dict(map(tuple, one.get("new_users", ())))
-            if samples not in cases:
-                return None
-            found.append(cases[samples])
+        """The score of new users after so many samples, over the seeds that have some."""
+        cases = (dict(map(tuple, one.get("new_users", ()))) for one in self.results.values())
+        found = [case[samples] for case in cases if samples in case]
         return float(np.mean(found)) if found else None
 
 
