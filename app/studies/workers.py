@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import itertools
 import json
 import os
 import queue
@@ -99,35 +100,40 @@ def play(
     Whatever ends this ends them too, and they can be finished later.
     """
     waiting: list[tuple[tuple[Any, ...], int, Job]] = []
-    count = 0
+    number = itertools.count()
 
     def add(more: Iterable[Job]) -> None:
-        nonlocal count
         for job in more:
-            count += 1
-            heapq.heappush(waiting, (job.order, count, job))
+            heapq.heappush(waiting, (job.order, next(number), job))
 
     add(jobs)
     ended: list[Ended] = []
     over: queue.SimpleQueue[Ended] = queue.SimpleQueue()
     workers: list[Worker] = []
+    begun = 0
     try:
-        while True:
-            for worker in [one for one in workers if one.gone]:
-                workers.remove(worker)
-                worker.stop()
-            free = [worker for worker in workers if worker.job is None]
-            while waiting and len(workers) - len(free) < at_once:
-                worker = free.pop() if free else Worker(over)
-                workers += [] if worker in workers else [worker]
+        while waiting or begun > len(ended):
+            while waiting and begun - len(ended) < at_once:
+                worker = idle(workers, over)
                 worker.begin(heapq.heappop(waiting)[2])
-            if not any(worker.job for worker in workers):
-                return ended
+                begun += 1
             ended.append(over.get())
             add(told(ended[-1]) or ())
+        return ended
     finally:
         for worker in workers:
             worker.stop()
+
+
+def idle(workers: list[Worker], over: queue.SimpleQueue[Ended]) -> Worker:
+    """A worker that has no job, a new one if none is there; those whose process is gone go."""
+    for worker in [one for one in workers if one.gone and one.job is None]:
+        workers.remove(worker)
+        worker.stop()
+    free = [worker for worker in workers if worker.job is None]
+    if not free:
+        workers.append(Worker(over))
+    return free[0] if free else workers[-1]
 
 
 class Worker:
@@ -142,19 +148,23 @@ class Worker:
         self.over, self.gone = over, False
         self.job: Job | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._turn = threading.Lock()
 
     def begin(self, job: Job) -> None:
         """Give it a job."""
         job.log.parent.mkdir(parents=True, exist_ok=True)
-        self.job, self._begun = job, time.monotonic()
         with job.log.open("wb") as log:
             process = self._process or self._start(log)
+        with self._turn:
+            self.job, self._begun = job, time.monotonic()
+            gone = self.gone
+        if gone:
+            self._say(process.wait() or 1, 0.0, None)
+            return
         with contextlib.suppress(BrokenPipeError):  # it is over: the listener says so
             writer = stream(process.stdin)
             writer.write(job.line().encode())
             writer.flush()
-        if not self._listener.is_alive():
-            self._say(process.wait() or 1, 0.0, None)
 
     def _start(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
         """Start the process, whose input stays open as long as this one is there."""
@@ -165,8 +175,7 @@ class Worker:
             stderr=log,
             env=environment(),
         )
-        self._listener = threading.Thread(target=self._listen, args=(self._process,), daemon=True)
-        self._listener.start()
+        threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
         return self._process
 
     def _listen(self, process: subprocess.Popen[bytes]) -> None:
@@ -176,20 +185,22 @@ class Worker:
                 found = json.loads(line)
                 self._say(int(found["code"]), float(found["cpu"]), found["answer"])
         code = process.wait()
-        self.gone = True
-        if self.job is not None:
+        with self._turn:
+            self.gone, cut_off = True, self.job is not None
+        if cut_off:
             self._say(code or 1, 0.0, None)
 
     def _say(self, code: int, cpu: float, answer: Any) -> None:
-        job, self.job = self.job, None
-        if job is None:
-            return
+        """Say how its job ended; from then on it is free, or gone."""
+        job = self.job
+        assert job is not None
+        ended = Ended(job, code, time.monotonic() - self._begun, cpu, answer)
         self.gone = self.gone or job.alone
-        self.over.put(Ended(job, code, time.monotonic() - self._begun, cpu, answer))
+        self.job = None
+        self.over.put(ended)
 
     def stop(self) -> None:
         """End it."""
-        self.job = None
         if (process := self._process) is None:
             return
         process.terminate()
