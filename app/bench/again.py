@@ -14,21 +14,21 @@ from corsage.app.bench.jobs import kept, perform, versions
 from corsage.app.bench.protocol import Json
 from corsage.core.configuration.config import Config
 
-HERE = ("config", "config_hash", "data", "failed", "versions")
-"""What of a line is compared besides its rows."""
+COMPARED_FIELDS = ("config", "config_hash", "data", "failed", "versions")
+"""Fields of a line that are compared besides its rows."""
 
 
 def differences(
     line: Mapping[str, Any], keys: Mapping[str, Any], mine: str, where: Mapping[str, Any]
 ) -> list[str]:
-    """What is not as the line says; `keys` change how it is run, and not what.
+    """Lines on all that is not as it was; `keys` change how it is run, and not what.
 
     `where` are keys that say where files of data are.
     """
     again = elsewhere(line, {**where, **keys}) if keys else here(line, mine, where)
     found = []
     if not keys:
-        found += [f"{name} is another" for name in HERE if again[name] != line[name]]
+        found += [f"{name} is another" for name in COMPARED_FIELDS if again[name] != line[name]]
     for row, result in line["rows"].items():
         new = again["rows"].get(row, {})
         for name, value in result.items():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from corsage.app.bench.table import Beside, Entry, Results
+from corsage.app.bench.rows import Beside, Entry, Results
 
 Merit = Callable[[Entry], float]
 
@@ -63,7 +63,7 @@ def validation(at: Callable[[Entry], int]) -> Merit:
     return merit
 
 
-CHOICES: Mapping[str, tuple[Merit, Merit]] = {
+AUDITED: Mapping[str, tuple[Merit, Merit]] = {
     "best round on test data, not the last": (last_round, best_round),
     "mean over samples, not users": (last_round, number("over_samples")),
     "the worst tenth of the users": (last_round, number("worst10")),
@@ -78,7 +78,7 @@ def audit(results: Results) -> list[Choice]:
     """Every choice on every set that has three rows at least."""
     found = [
         choice
-        for what, (usual, other) in CHOICES.items()
+        for what, (usual, other) in AUDITED.items()
         for place, group in results.sets.items()
         if (choice := compared(what, place, group, usual, other))
     ]

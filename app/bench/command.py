@@ -9,10 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from corsage.app.bench.folder import BenchFolder, newest, read_lines
+from corsage.app.bench.journal import BenchFolder, newest, read_lines
 from corsage.app.bench.protocol import Json, Protocol, cell
 from corsage.app.bench.running import Bench, absent
-from corsage.app.bench.sets import QUICK, SETS, chosen, methods
+from corsage.app.bench.sets import QUICK_SETS, SETS, chosen, methods
 from corsage.app.output.usage import command
 from corsage.core.configuration.command_line import read_words
 from corsage.core.errors import ConfigError, CorsageError
@@ -44,9 +44,9 @@ usage: corsage verify CELL [FOLDER | FILE.jsonl[.gz]] [engine=ray] [num-nodes=N]
   FOLDER  of the bench; without one the newest in run-dir
 """
 QUICK_PROTOCOL = Protocol(trials=3, seeds=2)
-WHERE = ("data-dir", "cache-dir")
+DATA_PLACES = ("data-dir", "cache-dir")
 """Keys that say where files of data are."""
-OPTIONS = ("--plan", "--quick", "--only", "--mine", "--resume")
+BENCH_OPTIONS = ("--plan", "--quick", "--only", "--mine", "--resume")
 
 
 @command(BENCH)
@@ -60,7 +60,7 @@ def bench(words: list[str]) -> None:
         mine_of(folder.mine)
         perform(folder, int(keys.get("study-workers", 0)))
         return
-    plan = planned(options, {k: v for k, v in keys.items() if k in WHERE})
+    plan = planned(options, {k: v for k, v in keys.items() if k in DATA_PLACES})
     if "--plan" in options:
         from corsage.app.bench.estimate import estimate
 
@@ -78,7 +78,7 @@ def split(words: list[str]) -> tuple[dict[str, str], Mapping[str, Any]]:
         if not name.startswith("--"):
             plain.append(name + sign + value)
             continue
-        if name not in OPTIONS:
+        if name not in BENCH_OPTIONS:
             raise ConfigError(f"bench: {name}: unknown. See corsage bench --help.")
         if name not in ("--plan", "--quick") and not value and rest and "=" not in rest[0]:
             value = "" if rest[0].startswith("--") else rest.pop(0)
@@ -86,9 +86,9 @@ def split(words: list[str]) -> tuple[dict[str, str], Mapping[str, Any]]:
             raise ConfigError(f"bench: {name}: needs a value.")
         options[name] = value
     for one in plain:
-        if one.partition("=")[0] not in ("run-dir", "study-workers", *WHERE):
+        if one.partition("=")[0] not in ("run-dir", "study-workers", *DATA_PLACES):
             raise ConfigError(
-                f"bench: {one}: of keys it takes run-dir, study-workers, {', '.join(WHERE)}."
+                f"bench: {one}: of keys it takes run-dir, study-workers, {', '.join(DATA_PLACES)}."
             )
     return options, read_words(plain)
 
@@ -101,14 +101,14 @@ def mine_of(file: str) -> str:
 
 
 def planned(options: Mapping[str, str], where: Mapping[str, Any]) -> Json:
-    """What is to be run, sets whose files are not here left out by name."""
+    """All that is to be run; sets whose files are not here are left out by name."""
     quick = "--quick" in options
     file = options.get("--mine", "")
     own = mine_of(file)
     names = methods()
     if own and own not in names:
         names.append(own)
-    sets = {name: {**keys, **where} for name, keys in (QUICK if quick else SETS).items()}
+    sets = {name: {**keys, **where} for name, keys in (QUICK_SETS if quick else SETS).items()}
     pairs = chosen(filter(None, options.get("--only", "").split(",")), sets, names)
     if own and "--only" not in options:
         references = {"constant", "local", "fedavg", own}
@@ -162,7 +162,7 @@ def verify(words: list[str]) -> None:
     keys = read_words([word for word in words if "=" in word])
     wanted, place = plain[0], Path(plain[1]).expanduser() if len(plain) > 1 else None
     source = place or newest(Path(str(keys.pop("run-dir", "runs"))).expanduser())
-    where = {key: keys.pop(key) for key in WHERE if key in keys}
+    where = {key: keys.pop(key) for key in DATA_PLACES if key in keys}
     mine = BenchFolder.there(source).mine if source.is_dir() else ""
     mine_of(mine)
     lines = {named(line): line for line in read_lines(source)}

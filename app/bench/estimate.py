@@ -14,7 +14,7 @@ from typing import Any
 from corsage.app.bench.mine import registered
 from corsage.app.bench.protocol import Json, Protocol, Work, config_of, finals, trial
 from corsage.app.bench.running import USUAL
-from corsage.app.bench.sets import COMMON, CONSTANT
+from corsage.app.bench.sets import COMMON, CONSTANT_ROW
 from corsage.app.output.summary import human_seconds
 from corsage.app.studies.workers import Ended, Job, cores, play
 from corsage.core.configuration.config import Config
@@ -36,7 +36,7 @@ def estimate(plan: Json, asked: int) -> None:
         if ended.code:
             print(f"{ended.job.name}: its process ended with {ended.code}", file=sys.stderr)
             return
-        number = USUAL if method == CONSTANT else protocol.trials
+        number = USUAL if method == CONSTANT_ROW else protocol.trials
         first, second = ended.answer
         sums[place] += number * first + protocol.seeds * second
         runs[place] += number + protocol.seeds
@@ -78,7 +78,7 @@ def measured(works: list[Json], mine: str) -> tuple[float, float]:
     first, second = (Work(**one) for one in works)
     begun = time.process_time()
     try:
-        if first.method == CONSTANT:
+        if first.method == CONSTANT_ROW:
             return once(first.keys, first.method), once(second.keys, second.method)
         single(first, 1)  # what is loaded, prepared and traced once
         start, more, judged = single(first, 1)[0], *single(first, ROUNDS)

@@ -14,7 +14,7 @@ import numpy as np
 
 from corsage.app.bench.mine import registered
 from corsage.app.bench.protocol import Json, config_of, described, digest
-from corsage.app.bench.sets import CONSTANT, rows_of
+from corsage.app.bench.sets import CONSTANT_ROW, rows_of
 from corsage.app.output.usage import in_a_line
 from corsage.core.configuration.config import Config
 from corsage.core.distribution import spread, worst_share
@@ -25,7 +25,7 @@ from corsage.core.version import VERSION
 from corsage.datasets.dealing.federated import check_users, simulated
 from corsage.datasets.user_data import FederatedData
 
-KEPT = ("rounds", "over_samples", "worst10", "bytes_up", "bytes_down", "gradient_steps")
+LINE_NUMBERS = ("rounds", "over_samples", "worst10", "bytes_up", "bytes_down", "gradient_steps")
 """Numbers of a row that a line has."""
 PACKAGES = ("numpy", "scipy", "torch", "flwr")
 
@@ -56,8 +56,8 @@ def perform(what: Json, mine: str) -> Json:
 
 def played(config: Config, method: str, final: bool) -> tuple[Json, str]:
     """The rows of a run, and the mark of its data."""
-    if method == CONSTANT:
-        return {CONSTANT: constant(config)}, ""
+    if method == CONSTANT_ROW:
+        return {CONSTANT_ROW: constant(config)}, ""
     from corsage.app.simulation import compared, made
     from corsage.strategies.effort import with_budget
 
@@ -74,9 +74,9 @@ def played(config: Config, method: str, final: bool) -> tuple[Json, str]:
 
 
 def kept(result: Mapping[str, Any], final: bool) -> Json:
-    """What a line has of a row: every user's value, and of tests their samples' sums, too."""
+    """A row as a line has it: every user's value, and of tests their samples' sums, too."""
     measure = str(result.get("measure", ACCURACY.name))
-    own = {name: result.get(name) for name in KEPT}
+    own = {name: result.get(name) for name in LINE_NUMBERS}
     own |= {"measure": measure, "mean": result[measure]["mean"], "std": result[measure]["std"]}
     own |= {"per_user": result["per_user"], "curve": result["curve"]}
     if final:
@@ -144,7 +144,7 @@ def trained(config: Config, data: FederatedData) -> list[str]:
 
 @cache
 def versions() -> Json:
-    """What a number may depend on besides its configuration."""
+    """Versions that a number may depend on besides its configuration."""
     own = {name: metadata.version(name) for name in PACKAGES}
     return {"corsage": VERSION, "python": ".".join(map(str, sys.version_info[:2])), **own,
             "machine": platform.machine()}  # fmt: skip

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from html import escape
 
 from corsage.app.bench.audit import audit
-from corsage.app.bench.folder import BenchFolder
+from corsage.app.bench.journal import BenchFolder
 from corsage.app.bench.protocol import Json, cell
-from corsage.app.bench.sets import ALONE, method_of
-from corsage.app.bench.table import Beside, Results, cells, percent, titles
+from corsage.app.bench.rows import Beside, Results
+from corsage.app.bench.sets import ALONE_ROW, method_of
+from corsage.app.bench.table import cells, percent, titles
 from corsage.app.studies.page import STYLE
 from corsage.core.measures import DASH
 from corsage.core.version import VERSION
@@ -28,7 +29,7 @@ dialog { max-width: min(52rem, 94vw); background: var(--paper); color: var(--ink
   border: 1px solid var(--line); border-radius: 8px; }
 svg .same { stroke: var(--dot); stroke-width: 4; }
 """
-SCRIPT = """
+TABLE_SCRIPT = """
 const cellsOf = JSON.parse(document.getElementById("cells").textContent);
 const numberOf = text => { const n = parseFloat(text.replace("\\u2212", "-")); return n; };
 for (const table of document.querySelectorAll("table.sorts")) {
@@ -105,7 +106,7 @@ tuning by them would have done cannot be said; instead: no tuning at all.</p>
 {audited(results)}
 <dialog><h2></h2><pre></pre><form method="dialog"><button>close</button></form></dialog>
 <script type="application/json" id="cells">{content}</script>
-<script>{SCRIPT}</script>
+<script>{TABLE_SCRIPT}</script>
 </body>
 </html>
 """
@@ -137,7 +138,7 @@ def named(one: Beside) -> str:
 
 
 def detail(one: Beside) -> tuple[str, Json]:
-    """What a row's numbers come from: trials, keys, seeds, and how to run it again."""
+    """The origin of a row's numbers: trials, keys, seeds, and how to run it again."""
     entry = one.entry
     method, place = method_of(entry.row), entry.place
     seeds = {
@@ -219,7 +220,7 @@ def alone(results: Results) -> str:
     rows = dict.fromkeys(one.entry.row for group in results.sets.values() for one in group)
     at = {named(one): one for group in results.sets.values() for one in group}
     lines = []
-    for row in (row for row in rows if row != ALONE):
+    for row in (row for row in rows if row != ALONE_ROW):
         words = []
         for name in results.sets:
             one = at.get(f"{row}@{name}")

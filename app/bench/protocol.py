@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from corsage.app.bench.sets import CONSTANT, OWN_KEYS, rows_of
+from corsage.app.bench.sets import CONSTANT_ROW, OWN_KEYS, rows_of
 from corsage.core.configuration.config import Config
 from corsage.core.keys import declared
 from corsage.core.measures import measure_of
@@ -78,7 +78,7 @@ def cell(method: str, place: str, trial: int, seed: int | None) -> str:
 
 def drawn(method: str, trial: int) -> Json:
     """The keys of a trial; the defaults are trial 0."""
-    if not trial or method == CONSTANT:
+    if not trial or method == CONSTANT_ROW:
         return {}
     found: Json = {"lr": between(generator(0, "bench", method, trial, "lr"), *RATES)}
     for name, _, entry in tuned(method):
@@ -140,7 +140,7 @@ def chosen(lines: Sequence[Line], method: str) -> dict[str, int]:
 
 def config_of(keys: Mapping[str, Any], method: str) -> Config:
     """All keys of a run."""
-    return Config.parse({**keys, "strategy": "local" if method == CONSTANT else method})
+    return Config.parse({**keys, "strategy": "local" if method == CONSTANT_ROW else method})
 
 
 def described(config: Config) -> Json:

@@ -10,9 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from corsage.app.bench.folder import BenchFolder
+from corsage.app.bench.journal import BenchFolder
 from corsage.app.bench.protocol import Work, chosen, config_of, finals, trial
-from corsage.app.bench.sets import COMMON, CONSTANT
+from corsage.app.bench.sets import COMMON, CONSTANT_ROW
 from corsage.app.output.progress import is_tty
 from corsage.app.output.summary import human_seconds
 from corsage.app.studies.workers import Ended, Job, cores, play
@@ -43,7 +43,7 @@ class Bench:
 
     def trials(self, method: str, place: str) -> list[Work]:
         """All trials of a method on a set."""
-        number = USUAL if method == CONSTANT else self.folder.protocol.trials
+        number = USUAL if method == CONSTANT_ROW else self.folder.protocol.trials
         return [trial(place, self.keys(place), method, k) for k in range(number)]
 
     def tests(self, method: str, place: str) -> list[Work]:
@@ -55,7 +55,7 @@ class Bench:
         return finals(place, self.keys(place), method, sorted({*best.values()}), seeds)
 
     def due(self, method: str, place: str) -> list[Work]:
-        """What is left to do of a method on a set, as far as it is known."""
+        """Runs that are left of a method on a set, as far as they are known."""
         found = self.folder.left(self.trials(method, place))
         return found or self.folder.left(self.tests(method, place))
 
@@ -92,7 +92,8 @@ class Bench:
         """The number of runs, if each method's rows agree on a trial."""
         own = self.folder.protocol
         return sum(
-            (USUAL if method == CONSTANT else own.trials) + own.seeds for method, _ in self.pairs
+            (USUAL if method == CONSTANT_ROW else own.trials) + own.seeds
+            for method, _ in self.pairs
         )
 
     def say(self, last: bool = False) -> None:
@@ -117,7 +118,7 @@ def absent(sets: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     found = {}
     for name, keys in sets.items():
         try:
-            check(config_of({**COMMON, **keys, "seed": 0, "validation": 0.2}, CONSTANT))
+            check(config_of({**COMMON, **keys, "seed": 0, "validation": 0.2}, CONSTANT_ROW))
         except (ConfigError, DataError, OSError) as error:
             found[name] = " ".join(str(error).split())
     return found

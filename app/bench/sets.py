@@ -33,7 +33,7 @@ SETS: dict[str, Keys] = {
 }
 """The keys of each data set; one whose file is not there is left out, by name."""
 
-QUICK: dict[str, Keys] = {
+QUICK_SETS: dict[str, Keys] = {
     "digits-s2": {**SETS["digits-s2"], "num-users": 20, "num-rounds": 8, "hidden": "32"},
     "digits-dir5": {**SETS["digits-dir5"], "num-users": 20, "num-rounds": 8, "hidden": "32"},
     "moons": {**SETS["moons"], "num-rounds": 8},
@@ -58,11 +58,11 @@ ROWS: dict[str, tuple[str, ...]] = {
 OWN_KEYS: dict[str, Keys] = {"fedavg": {"fine-tune-epochs": 10}}
 """Keys of a method's runs."""
 
-CONSTANT = "constant"
+CONSTANT_ROW = "constant"
 """The row that is no method: one answer a user, the best for its training labels."""
-ALONE, TOGETHER = "local", "fedavg+ft"
+ALONE_ROW, TOGETHER_ROW = "local", "fedavg+ft"
 """The rows that others are compared with."""
-LEFT_OUT = ("fedrep-convex", "fedrep-known", "fedrep-exact", "single-cluster", "local-clusters")
+NOT_IN_BENCH = ("fedrep-convex", "fedrep-known", "fedrep-exact", "single-cluster", "local-clusters")
 """Methods of the two convex families, or that ask for clusters that are known."""
 
 
@@ -71,9 +71,9 @@ def methods() -> list[str]:
     found = [
         name
         for name, entry in ALGORITHMS.items()
-        if entry.family in ("", "fedrep") and name not in LEFT_OUT and not entry.of
+        if entry.family in ("", "fedrep") and name not in NOT_IN_BENCH and not entry.of
     ]
-    return [CONSTANT, "local", "fedavg", *(n for n in found if n not in ("local", "fedavg"))]
+    return [CONSTANT_ROW, "local", "fedavg", *(n for n in found if n not in ("local", "fedavg"))]
 
 
 def rows_of(method: str) -> tuple[str, ...]:

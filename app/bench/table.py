@@ -1,253 +1,23 @@
-"""The table of the bench: what its lines come to, a line a row and set; as text, CSV and LaTeX."""
+"""The table of the bench: on the terminal, as CSV and as LaTeX."""
 
 from __future__ import annotations
 
 import csv
 import io
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from collections.abc import Sequence
 
-import numpy as np
 from rich import box
 from rich.text import Text
 
-from corsage.app.bench.folder import BenchFolder
-from corsage.app.bench.protocol import Json, cell, chosen
-from corsage.app.bench.ranks import LEVEL, Ranks, holm, over_seeds, ranks
-from corsage.app.bench.sets import ALONE, CONSTANT, TOGETHER, rows_of
+from corsage.app.bench.journal import BenchFolder
+from corsage.app.bench.rows import Beside, Results
 from corsage.app.output.summary import human_bytes, human_seconds
 from corsage.app.output.terminal import Airy, Name, heads, terminal
 from corsage.app.studies.means_table import signed, within
-from corsage.app.studies.over_seeds import Difference, StudyRow
 from corsage.core.files import guarded, write_atomically
-from corsage.core.measures import DASH, Measure, measure_of
-from corsage.core.pairs.hurt import Hurt, Row, compared
-from corsage.core.pairs.noise import sums_of
+from corsage.core.measures import DASH, Measure
 
-SHARE = 0.95
-"""Of the last round's value, for `rounds to 95%`."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A row on one set.
-
-    Parameters
-    ----------
-    row, place : which row on which set.
-    results : of each seed, by its number as a word.
-    trial : whose keys these are; `keys` are those of it that were tuned.
-    default, tuned : validation scores of the defaults and of the trial.
-    trials : the validation score of each trial; None of one that failed.
-    cpu : CPU seconds of a test's run, on average.
-    failed : why there is no result.
-    """
-
-    row: str
-    place: str
-    results: Mapping[str, Json]
-    trial: int = 0
-    keys: Mapping[str, Any] = field(default_factory=dict)
-    trials: Sequence[float | None] = ()
-    cpu: float | None = None
-    failed: str = ""
-
-    @cached_property
-    def study(self) -> StudyRow:
-        """As studies compare rows."""
-        return StudyRow(self.row, {}, {s: as_result(r) for s, r in self.results.items()}, "")
-
-    @property
-    def measure(self) -> Measure:
-        """The measure that users are judged by."""
-        return self.study.measure
-
-    def average(self, name: str) -> float | None:
-        """The mean over seeds of a number."""
-        return self.study.average(name)
-
-    @property
-    def merit(self) -> float:
-        """The mean over seeds, higher being better."""
-        return float(self.measure.merit([self.study.mean])[0]) if self.results else math.nan
-
-    @property
-    def gain(self) -> float | None:
-        """What tuning brought on validation data, against the defaults."""
-        first = self.trials[0] if self.trials else None
-        best = self.trials[self.trial] if self.trial < len(self.trials) else None
-        return None if first is None or best is None else best - first
-
-    @property
-    def inflation(self) -> float | None:
-        """What the best evaluated round, chosen on test data, would be better than the last."""
-        curves = [one["curve"] for one in self.results.values()]
-        if not curves or not all(curves):
-            return None
-        merit = self.measure.merit
-        gains = [max(merit([v for _, v in c])) - merit([c[-1][1]])[0] for c in curves]
-        return float(np.mean(gains))
-
-    @property
-    def rounds_to_most(self) -> float | None:
-        """The first evaluated round within 5% of the last one's value, on average."""
-        found = []
-        for one in self.results.values():
-            if not one["curve"]:
-                return None
-            last = one["curve"][-1][1]
-            better = self.measure.higher_is_better
-            goal = last * SHARE if better else last / SHARE
-            there = [r for r, v in one["curve"] if (v >= goal if better else v <= goal)]
-            found.append(there[0])
-        return float(np.mean(found)) if found else None
-
-    def new_users(self, samples: int) -> float | None:
-        """The score of new users after so many samples, over the seeds that have some."""
-        cases = (dict(map(tuple, one.get("new_users", ()))) for one in self.results.values())
-        found = [case[samples] for case in cases if samples in case]
-        return float(np.mean(found)) if found else None
-
-
-def as_result(row: Json) -> Json:
-    """A row of a line as a run's result has it."""
-    return {**row, row["measure"]: {"mean": row["mean"], "std": row["std"]}}
-
-
-@dataclass(frozen=True)
-class Beside:
-    """An entry beside others on its set.
-
-    Parameters
-    ----------
-    entry : the entry.
-    difference : to FedAvg with fine-tuning.
-    p_value : of that difference over seeds, by Holm's rule over the rows of the set.
-    hurt : shares of users worse off than alone, and than there, and beyond noise.
-    beats : users to whom it is better than a constant answer, and of how many.
-    """
-
-    entry: Entry
-    difference: Difference | None = None
-    p_value: float = 1.0
-    hurt: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
-    beats: tuple[int, int] | None = None
-
-    @property
-    def star(self) -> str:
-        """A star if the difference is none of chance."""
-        return "*" if self.p_value < LEVEL and self.difference else ""
-
-
-def entries(lines: Sequence[Json], costs: Mapping[str, float]) -> dict[str, dict[str, Entry]]:
-    """By set and row."""
-    found: dict[str, dict[str, Entry]] = {}
-    pairs = dict.fromkeys((line["place"], line["method"]) for line in lines)
-    for place, method in pairs:
-        own = [one for one in lines if (one["place"], one["method"]) == (place, method)]
-        trials = sorted((one for one in own if one["seed"] is None), key=lambda o: o["trial"])
-        best = chosen(trials, method)
-        for row in rows_of(method):
-            tested = [one for one in own if one["seed"] is not None]
-            some = [one for one in tested if one["trial"] == best.get(row)]
-            results = {str(one["seed"]): one["rows"][row] for one in some if row in one["rows"]}
-            why = next((one["failed"] for one in [*some, *trials] if one["failed"]), "")
-            spent = [costs[c] for one in some if (c := name_of(one)) in costs]
-            found.setdefault(place, {})[row] = Entry(
-                row, place, results, best.get(row, 0),
-                keys=changed(trials, best.get(row, 0)),
-                trials=[t["rows"][row]["mean"] if row in t["rows"] else None for t in trials],
-                cpu=float(np.mean(spent)) if spent else None,
-                failed="" if results else why or "it is not done",
-            )  # fmt: skip
-    return found
-
-
-def name_of(line: Json) -> str:
-    """The cell of a line."""
-    return cell(line["method"], line["place"], line["trial"], line["seed"])
-
-
-def changed(trials: Sequence[Json], number: int) -> Json:
-    """The keys of a trial that are not those of the defaults."""
-    of = {line["trial"]: line["config"] for line in trials}
-    first, own = of.get(0, {}), of.get(number, {})
-    return {key: value for key, value in own.items() if first.get(key) != value}
-
-
-def beside(group: Mapping[str, Entry]) -> list[Beside]:
-    """The rows of a set beside the references, the best first, those without result last."""
-    there = {name: one for name, one in group.items() if one.results}
-    reference, found = there.get(TOGETHER), {}
-    for name, one in there.items():
-        difference = None
-        if reference and name != TOGETHER:
-            difference = one.study.minus(reference.study)
-        hurt = {
-            kind: worse
-            for kind, other in (("alone", ALONE), ("together", TOGETHER))
-            if other in there and other != name and (worse := shares(one, there[other]))
-        }
-        beats = better(one, there[CONSTANT]) if CONSTANT in there and name != CONSTANT else None
-        found[name] = Beside(one, difference, 1.0, hurt, beats)
-    tested = [name for name, one in found.items() if one.difference]
-    values = holm([over_seeds(apart(there[name], reference)) for name in tested if reference])
-    stars = dict(zip(tested, values, strict=True))
-    rows = [
-        Beside(one.entry, one.difference, stars.get(name, 1.0), one.hurt, one.beats)
-        for name, one in found.items()
-    ]
-    rows.sort(key=lambda one: -one.entry.merit)
-    return rows + [Beside(one) for one in group.values() if not one.results]
-
-
-def apart(one: Entry, other: Entry) -> list[float]:
-    """The differences of the seeds that both have, each over the users that both have."""
-    found = []
-    for seed in one.results.keys() & other.results.keys():
-        mine, theirs = (e.results[seed]["per_user"] for e in (one, other))
-        users = [user for user in mine if user in theirs]
-        found.append(float(np.mean([mine[u] - theirs[u] for u in users])))
-    return found
-
-
-def shares(one: Entry, other: Entry) -> tuple[float, float | None] | None:
-    """The shares of users worse off than in another row: all, and beyond noise; over seeds."""
-    found: list[Hurt] = []
-    for seed in sorted(one.results.keys() & other.results.keys()):
-        rows = [hurt_row(entry.results[seed], entry.row) for entry in (one, other)]
-        if worse := compared(*rows):
-            found.append(worse)
-    if not found:
-        return None
-    beyond = [each.share_beyond_noise for each in found]
-    sure = None if None in beyond else float(np.mean([b for b in beyond if b is not None]))
-    return float(np.mean([each.share for each in found])), sure
-
-
-def hurt_row(result: Json, name: str) -> Row:
-    """A row of a line as users are compared in it."""
-    untrained = frozenset(result.get("untrained") or ())
-    return Row(name, measure_of(result), result["per_user"], 0.0, sums_of(result), untrained)
-
-
-def better(one: Entry, other: Entry) -> tuple[int, int]:
-    """Users who have more of a row than of a constant answer, over all seeds, and their number."""
-    won = total = 0
-    for seed in one.results.keys() & other.results.keys():
-        mine, theirs = (e.results[seed]["per_user"] for e in (one, other))
-        users = [user for user in mine if user in theirs]
-        merits = [one.measure.merit([row[u] for u in users]) for row in (mine, theirs)]
-        won, total = won + int((merits[0] > merits[1]).sum()), total + len(users)
-    return won, total
-
-
-# Cells of the table.
-
-TITLES = (
+BENCH_TITLES = (
     *("row", "{}\n± sd", "over\nsamples", "worst\n10%", "to\nFedAvg+FT", "95%\nseeds"),
     *("95%\nusers", "hurt vs\nalone", "beyond\nnoise", "hurt vs\nFT", "beyond\nnoise"),
     *("new\n5", "new\n20", "new\nall", "beat\nconstant", "default→\ntuned", "best round\nadds"),
@@ -262,7 +32,7 @@ def cells(one: Beside) -> list[str]:
     """The texts of a row."""
     entry = one.entry
     if not entry.results:
-        return [entry.row, f"failed: {entry.failed}"[:60], *[""] * (len(TITLES) - 2)]
+        return [entry.row, f"failed: {entry.failed}"[:60], *[""] * (len(BENCH_TITLES) - 2)]
     study, found = entry.study, one.difference
     measure = entry.measure
     text = measure.text
@@ -298,66 +68,30 @@ def percent(share: float | None) -> str:
 def titles(group: Sequence[Beside]) -> list[str]:
     """The heads of a set's columns."""
     measure = next((one.entry.measure for one in group if one.entry.results), None)
-    return [title.format(measure.title if measure else "score") for title in TITLES]
+    return [title.format(measure.title if measure else "score") for title in BENCH_TITLES]
 
 
-@dataclass(frozen=True)
-class Results:
-    """All of the bench: the rows of each set, and their ranks over the sets."""
+def csv_text(results: Results) -> str:
+    """A line a set and row, with numbers instead of texts where there are such."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["set", *(title.format("score").replace("\n", " ") for title in BENCH_TITLES)])
+    for name, group in results.sets.items():
+        writer.writerows([name, *cells(one)] for one in group)
+    return out.getvalue()
 
-    sets: Mapping[str, Sequence[Beside]]
-    lines: Sequence[Json]
 
-    @classmethod
-    def of(cls, lines: Sequence[Json], costs: Mapping[str, float]) -> Results:
-        """Those of the lines of a bench."""
-        return cls({name: beside(own) for name, own in entries(lines, costs).items()}, lines)
-
-    @cached_property
-    def ranks(self) -> Ranks:
-        """Of the rows that have a result on every set."""
-        merits = {
-            name: {one.entry.row: one.entry.merit for one in group if one.entry.results}
-            for name, group in self.sets.items()
-        }
-        return ranks({name: own for name, own in merits.items() if own})
-
-    def notes(self) -> list[str]:
-        """Lines under the tables."""
-        found = [
-            "Keys are chosen by validation data at the last round, in trials of seed 0; tests are "
-            "of the last round. * differs from FedAvg+FT over seeds (Holm over the set's rows, "
-            f"{LEVEL:g}). Hurt: users worse off than in that row, and by more than noise. "
-            "Default→tuned: on validation data."
-        ]
-        own = self.ranks
-        if own.p_value is not None and own.critical is not None:
-            found.append(
-                f"{len(own.rows)} rows on {len(own.sets)} sets: Friedman p = {own.p_value:.2g}; "
-                f"mean ranks that are less than {own.critical:.2f} apart do not differ (Nemenyi)."
-            )
-        return found
-
-    def csv(self) -> str:
-        """A line a set and row, with numbers instead of texts where there are such."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(["set", *(title.format("score").replace("\n", " ") for title in TITLES)])
-        for name, group in self.sets.items():
-            writer.writerows([name, *cells(one)] for one in group)
-        return out.getvalue()
-
-    def to_latex(self) -> str:
-        """A table of means: a line a row, a column a set; the best of a set is bold."""
-        names = [*self.sets]
-        rows = dict.fromkeys(one.entry.row for group in self.sets.values() for one in group)
-        at = {(n, o.entry.row): o for n, group in self.sets.items() for o in group}
-        lines = [r"\begin{tabular}{l" + "r" * len(names) + "}", r"\hline"]
-        lines += [" & ".join(["", *map(latex, names)]) + r" \\", r"\hline"]
-        for row in rows:
-            words = [latex_cell(at.get((name, row)), self.sets[name]) for name in names]
-            lines.append(" & ".join([latex(row), *words]) + r" \\")
-        return "\n".join([*lines, r"\hline", r"\end{tabular}", ""])
+def to_latex(results: Results) -> str:
+    """A table of means: a line a row, a column a set; the best of a set is bold."""
+    names = [*results.sets]
+    rows = dict.fromkeys(one.entry.row for group in results.sets.values() for one in group)
+    at = {(n, o.entry.row): o for n, group in results.sets.items() for o in group}
+    lines = [r"\begin{tabular}{l" + "r" * len(names) + "}", r"\hline"]
+    lines += [" & ".join(["", *map(latex, names)]) + r" \\", r"\hline"]
+    for row in rows:
+        words = [latex_cell(at.get((name, row)), results.sets[name]) for name in names]
+        lines.append(" & ".join([latex(row), *words]) + r" \\")
+    return "\n".join([*lines, r"\hline", r"\end{tabular}", ""])
 
 
 def latex(text: str) -> str:
@@ -404,7 +138,7 @@ def conclude(folder: BenchFolder) -> None:
     for note in results.notes():
         console.print(note, highlight=False)
     for file, text in (
-        ("table.csv", results.csv()), ("table.tex", results.to_latex()),
+        ("table.csv", csv_text(results)), ("table.tex", to_latex(results)),
         ("report.html", page(results, folder)),
     ):  # fmt: skip
         guarded(write_atomically, folder.folder / file, text)

@@ -18,10 +18,10 @@ import pytest
 
 import corsage
 from corsage.app.bench import protocol, sets
-from corsage.app.bench.folder import BenchFolder
+from corsage.app.bench.journal import BenchFolder
 from corsage.app.bench.jobs import perform
 from corsage.app.bench.protocol import best, chosen, drawn, finals, trial
-from corsage.app.bench.table import Results
+from corsage.app.bench.rows import Results
 from corsage.app.command import run
 from corsage.app.studies import workers
 from corsage.app.studies.workers import Ended, Job
@@ -52,11 +52,11 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def quick(monkeypatch: pytest.MonkeyPatch, own: dict[str, dict[str, Any]]) -> None:
-    monkeypatch.setattr("corsage.app.bench.command.QUICK", own)
+    monkeypatch.setattr("corsage.app.bench.command.QUICK_SETS", own)
 
 
 def small() -> dict[str, dict[str, Any]]:
-    own = {**sets.QUICK["moons"], "num-users": 8, "num-rounds": 2, "hidden": "8"}
+    own = {**sets.QUICK_SETS["moons"], "num-users": 8, "num-rounds": 2, "hidden": "8"}
     return {"moons": own, "noisy": {**own, "moons-noise": 0.4}}
 
 
@@ -216,9 +216,9 @@ def test_a_method_of_ones_own_has_its_row(tmp_path: Path) -> None:
         "from corsage.app.bench.jobs import perform\n"
         "from corsage.app.bench.mine import registered\n"
         "from corsage.app.bench.protocol import trial\n"
-        "from corsage.app.bench.sets import COMMON, QUICK\n"
+        "from corsage.app.bench.sets import COMMON, QUICK_SETS\n"
         "registered(sys.argv[1])\n"
-        "keys = {**COMMON, **QUICK['moons'], 'num-users': 6, 'num-rounds': 2, 'hidden': '8'}\n"
+        "keys = {**COMMON, **QUICK_SETS['moons'], 'num-users': 6, 'num-rounds': 2, 'hidden': '8'}\n"
         "found = [perform(asdict(trial('moons', keys, n, 0)), sys.argv[1]) for n in sys.argv[2:]]\n"
         "print(json.dumps([[one['failed'], one['rows']] for one in found]))\n"
     )

@@ -22,7 +22,7 @@ from corsage.app.run.status import RunLock, new_folder
 from corsage.core.errors import CheckpointError, ConfigError
 from corsage.core.files import guarded, write_atomically
 
-PLAN, JOURNAL, RESULTS, COSTS = "bench.json", "journal.jsonl", "results.jsonl", "costs.jsonl"
+PLAN, JOURNAL, RESULTS, COSTS_FILE = "bench.json", "journal.jsonl", "results.jsonl", "costs.jsonl"
 SUFFIX = "bench"
 
 
@@ -76,7 +76,7 @@ class BenchFolder:
         return str(self.plan.get("mine", ""))
 
     def _read(self) -> None:
-        """What is done already; a line that was not written to its end is none."""
+        """Read the lines that are done; a line that was not written to its end is none."""
         path = self.folder / JOURNAL
         if not path.is_file():
             return
@@ -121,7 +121,7 @@ class BenchFolder:
     def conclude(self) -> None:
         """Write the lines in order."""
         names = sorted(self.lines, key=self._place)
-        for file, found in ((RESULTS, self.lines), (COSTS, self.costs)):
+        for file, found in ((RESULTS, self.lines), (COSTS_FILE, self.costs)):
             told = (found[n] if file == RESULTS else {"cell": n, "cpu": found[n]} for n in names)
             text = "".join(json.dumps(one, sort_keys=True) + "\n" for one in told)
             guarded(write_atomically, self.folder / file, text)
