@@ -18,8 +18,8 @@ import pytest
 
 import corsage
 from corsage.app.bench import protocol, sets
-from corsage.app.bench.journal import BenchFolder
 from corsage.app.bench.jobs import perform
+from corsage.app.bench.journal import BenchFolder
 from corsage.app.bench.protocol import best, chosen, drawn, finals, trial
 from corsage.app.bench.rows import Results
 from corsage.app.command import run
