@@ -150,15 +150,19 @@ def test_the_app_bundle_holds_the_app(tmp_path: Path) -> None:
     assert out.split() == ["ServerApp", "ClientApp", str(tmp_path / "fab" / "corsage.py")]
 
 
-def test_the_flower_hub_would_take_the_app() -> None:
-    """Its own checks, before an upload: the bundle's format, versions, licence, files and sizes."""
+def test_the_flower_hub_would_take_the_app(tmp_path: Path) -> None:
+    """Its own checks, before an upload: the bundle's format, versions, licence, files and sizes.
+
+    It takes 1,000 files: those of the bundle, unpacked, and not a checkout with its tests.
+    """
     from flwr.cli.app_cmd.publish import _collect_file_paths, _validate_files
     from flwr.cli.build import build_fab_from_files
     from flwr.cli.utils import collect_files
 
     bundle, facts = build_fab_from_files(collect_files(ROOT))
     assert (facts.fab_format_version, facts.flwr_version_min) == (1, "1.41")
-    files = zipfile.ZipFile(io.BytesIO(bundle)).namelist()
-    assert {"README.md", "LICENSE", "pyproject.toml"} <= {*files}
-    _validate_files(_collect_file_paths(ROOT))
+    packed = zipfile.ZipFile(io.BytesIO(bundle))
+    assert {"README.md", "LICENSE", "pyproject.toml"} <= {*packed.namelist()}
+    packed.extractall(tmp_path)
+    _validate_files(_collect_file_paths(tmp_path))
     assert len(PROJECT["project"]["description"]) <= 200
