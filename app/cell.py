@@ -1,47 +1,84 @@
-"""One run of a study, in a process of its own: `python -m corsage.app.cell FOLDER`.
+"""A process that stays, and does one job after the other: `python -m corsage.app.cell`.
 
-Its keys come on standard input, as a line of JSON; when that input ends, whoever started it is
-gone, and so goes this process. The run can be finished then, as any other.
+Each job is a line of JSON on standard input, its answer one on standard output; what a job prints
+goes into a file of its own. When that input ends, whoever started the process is gone, and so goes
+this one: a run that it was at work on can be finished then, as any other.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
+import queue
 import sys
 import threading
+import time
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from corsage.app.output.usage import exit_code
 from corsage.core.clock import COMMAND_START, LOADED
 from corsage.core.configuration.config import Config
+from corsage.core.registry import part
 
-LEFT_ALONE = 3
-"""The exit code of a process whose study is gone."""
+LEFT_ALONE, INTERRUPTED = 3, 130
+"""The exit codes of a process whose parent is gone, or that was interrupted with it."""
 
 
 def main() -> int:
-    """Do the run; its exit code is that of any run."""
-    COMMAND_START.set(LOADED)
-    values = json.loads(sys.stdin.readline())
-    threading.Thread(target=leave_with_parent, daemon=True).start()
-    return exit_code(partial(play, Path(sys.argv[1]), values))
+    """Do what comes, until nothing more does."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=listen, args=(waiting,), daemon=True).start()
+    part("app.simulation", "a job")  # with torch, once
+    gc.freeze()  # else each look for garbage goes through all modules
+    begun = LOADED
+    while True:
+        try:
+            job = json.loads(waiting.get())
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        COMMAND_START.set(begun)
+        code = answered(job, answers)
+        if code == INTERRUPTED:
+            return code
+        begun = time.monotonic()
 
 
-def leave_with_parent() -> None:
-    """End the process when nobody is at the other end of its input any more."""
-    sys.stdin.read()
+def listen(waiting: queue.SimpleQueue[str]) -> None:
+    """Take jobs in; end the process when nobody is at the other end any more."""
+    for line in sys.stdin:
+        waiting.put(line)
     os._exit(LEFT_ALONE)
 
 
-def play(folder: Path, values: dict[str, Any]) -> None:
+def answered(job: dict[str, Any], answers: TextIO) -> int:
+    """Do a job, and say how it ended, and in how many CPU seconds; its exit code."""
+    found: list[Any] = []
+    cpu = time.process_time()
+    with Path(job["log"]).open("ab") as log:
+        for stream, own in ((sys.stdout, 1), (sys.stderr, 2)):
+            stream.flush()
+            os.dup2(log.fileno(), own)
+    work = partial(getattr(part(job["module"], "a job"), job["function"]), *job["arguments"])
+    code = exit_code(lambda: found.append(work()))
+    sys.stdout.flush()
+    gc.collect()  # what a run leaves in circles is much
+    answer = {"code": code, "answer": found[0] if found else None}
+    answers.write(json.dumps({**answer, "cpu": time.process_time() - cpu}) + "\n")
+    answers.flush()
+    return code
+
+
+def play(place: str, values: dict[str, Any]) -> None:
     """Begin the run in its folder, or finish the one that is there."""
     from corsage.app.engines import simulate
     from corsage.app.run.resuming import begun, read_config
 
+    folder = Path(place)
     logging.getLogger("flwr").setLevel(logging.ERROR)
     if (folder / "config.json").exists() or begun(folder):
         stored = read_config(folder)["config"]

@@ -16,6 +16,7 @@ from flwr.app import Context, RecordDict
 from flwr.serverapp import ServerApp
 
 from corsage.app.client_app import app as client_app
+from corsage.app.client_app import make_client_app
 from corsage.app.local_grid import LocalGrid
 from corsage.app.preflight import check_ray, check_simulation
 from corsage.app.ray_backend import UntilOver, lasting
@@ -72,7 +73,7 @@ def check_engine(config: Config) -> None:
 
 def local(config: Config, nodes: int, server_app: ServerApp) -> None:
     """Run a server script in this process."""
-    grid = LocalGrid(client_app, nodes)
+    grid = LocalGrid(make_client_app(), nodes)  # its own: what it prepared goes when it does
     server_app(grid, Context(grid.run.run_id, 0, {}, RecordDict(), {}))
 
 

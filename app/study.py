@@ -104,8 +104,9 @@ def study(
         Say of each run that it is done.
     **keys
         Keys with `_` for `-`. One with several values is a list: `seed=[0, 1, 2]`,
-        `lr=[0.01, 0.1]`, `hidden=[[64], [64, 32]]`; all combinations are run, each in a process of
-        its own. Files go into a folder in `run_dir`; `resume=FOLDER` does what is left of a study.
+        `lr=[0.01, 0.1]`, `hidden=[[64], [64, 32]]`; all combinations are run, in
+        processes that stay. Files go into a folder in `run_dir`; `resume=FOLDER` does what is left
+        of a study.
         With data or a model that are objects, runs are done in this process, one after the other,
         and write no files.
 

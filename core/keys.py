@@ -27,14 +27,21 @@ def key(
     choices: tuple[str, ...] | None = None,
     limit: str = "",
     objects: str = "",
+    tuned: tuple[float, float] | None = None,
 ) -> Any:
     """A documented key: its default, what it means, and which values are allowed.
 
     `limit` names the limit that a device sets to it (messages/limits.py); `objects` are what may be
-    given from Python instead of a text, as an annotation.
+    given from Python instead of a text, as an annotation; from `tuned` the bench draws its trials.
     """
-    limits = {"doc": doc, "low": low, "high": high, "choices": choices, "limit": limit}
-    limits["objects"] = objects
+    limits: dict[str, Any] = {
+        "doc": doc,
+        "low": low,
+        "high": high,
+        "choices": choices,
+        "limit": limit,
+    }
+    limits |= {"objects": objects, "tuned": tuned}
     return field(default=default, metadata=limits)
 
 

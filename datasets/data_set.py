@@ -95,11 +95,9 @@ def check_keys(keys: DataKeys) -> None:
     """Refuse keys that cannot be meant for their data set."""
     chosen = data_set(keys.dataset)
     chosen.check(keys)
-    if keys.validation and (chosen.arranged or not keys.test_fraction):
+    if keys.validation and not (chosen.tested or keys.test_fraction):
         raise ConfigError(
-            f"validation={keys.validation:g}: it stands for test samples, and "
-            f"{'these data are split already' if chosen.arranged else 'test-fraction=0 has none'}; "
-            "leave it out."
+            f"validation={keys.validation:g}: test-fraction=0 keeps nothing out; leave one out."
         )
     if chosen.tested and keys.test_fraction != DataKeys.test_fraction:
         raise ConfigError(

@@ -39,7 +39,11 @@ class APFLKeys(Keys):
     title = "APFL"
 
     apfl_alpha: float = key(
-        0.5, "share of a user's own model in its mixture (alpha); 1: local training", low=0, high=1
+        0.5,
+        "share of a user's own model in its mixture (alpha); 1: local training",
+        tuned=(0.0, 1.0),
+        low=0,
+        high=1,
     )
     apfl_adaptive_alpha: bool = key(
         False, "each user's alpha begins there and takes a gradient step a round: true or false"

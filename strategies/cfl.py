@@ -65,7 +65,10 @@ class CFLKeys(Keys):
     example: ClassVar = {"dataset": "ellipses", "model": "linear", "lr": "0.1"}
 
     cfl_eps1: float = key(
-        0.1, "a cluster may be cut if the norm of its mean update is below this", low=0.0
+        0.1,
+        "a cluster may be cut if the norm of its mean update is below this",
+        tuned=(0.03, 0.3),
+        low=0.0,
     )
     cfl_eps2: float = key(0.2, "... and that of some user's update above this", low=0.0)
     cfl_gamma_max: float = key(

@@ -30,7 +30,10 @@ class DittoKeys(Keys):
     title = "Ditto"
 
     ditto_lambda: float = key(
-        1.0, "strength lambda of the personal model's pull to the global one; 0: local", low=0.0
+        1.0,
+        "strength lambda of the personal model's pull to the global one; 0: local",
+        tuned=(0.01, 10.0),
+        low=0.0,
     )
     ditto_epochs: int = key(
         1,

@@ -57,9 +57,14 @@ class FedAMPKeys(Keys):
         1.0, "what others weigh in a user's message if all are alike", low=0.0, high=1.0
     )
     fedamp_sigma: float = key(
-        0.2, "the squared distance at which they weigh 1/e of it, in means of all", low=1e-3
+        0.2,
+        "the squared distance at which they weigh 1/e of it, in means of all",
+        tuned=(0.02, 2.0),
+        low=1e-3,
     )
-    fedamp_lambda: float = key(5.0, "pull towards the message (lambda / alpha)", low=0.0)
+    fedamp_lambda: float = key(
+        5.0, "pull towards the message (lambda / alpha)", tuned=(0.5, 50.0), low=0.0
+    )
 
 
 @dataclass

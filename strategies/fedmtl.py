@@ -57,7 +57,9 @@ class FedMTLKeys(Keys):
 
     title = "Fed-MTL"
 
-    fedmtl_lambda1: float = key(1e-3, "weight of tr(W Omega W') (lambda_1)", low=0.0)
+    fedmtl_lambda1: float = key(
+        1e-3, "weight of tr(W Omega W') (lambda_1)", tuned=(1e-4, 0.1), low=0.0
+    )
     fedmtl_lambda2: float = key(0.0, "weight of |W|^2 (lambda_2), beside weight-decay", low=0.0)
     fedmtl_relations: str = key(
         "learned",

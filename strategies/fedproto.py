@@ -44,7 +44,9 @@ class FedProtoKeys(Keys):
 
     title = "FedProto"
 
-    fedproto_lambda: float = key(1.0, "weight of the distance to the prototypes (lambda)", low=0.0)
+    fedproto_lambda: float = key(
+        1.0, "weight of the distance to the prototypes (lambda)", tuned=(0.1, 10.0), low=0.0
+    )
 
 
 @dataclass

@@ -21,7 +21,10 @@ class FedProxKeys(Keys):
     title = "FedProx"
 
     fedprox_mu: float = key(
-        0.1, "strength mu of the proximal term mu/2 |w - w_t|^2; 0: FedAvg", low=0.0
+        0.1,
+        "strength mu of the proximal term mu/2 |w - w_t|^2; 0: FedAvg",
+        tuned=(0.001, 1.0),
+        low=0.0,
     )
 
 

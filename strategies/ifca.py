@@ -53,7 +53,9 @@ class IFCAKeys(Keys):
         "ifca-clusters": "3",
     }
 
-    ifca_clusters: int = key(2, "cluster models (K); all of them are sent to each user", low=1)
+    ifca_clusters: int = key(
+        2, "cluster models (K); all of them are sent to each user", tuned=(2, 5), low=1
+    )
     ifca_averaging: str = key(
         "models",
         "models: local-epochs of SGD at the users, the mean of their models (option II); "

@@ -29,7 +29,7 @@ class KNNPerKeys(Keys):
 
     title = "kNN-Per"
 
-    knn_per_k: int = key(10, "neighbours that vote (k)", low=1)
+    knn_per_k: int = key(10, "neighbours that vote (k)", tuned=(3, 30), low=1)
     knn_per_lambda: float = key(
         CHOSEN_LAMBDA,
         "what their vote weighs against the global model (lambda_m); -1: each user chooses it of "

@@ -55,10 +55,12 @@ class L2GDKeys(Keys):
 
     title = "L2GD"
 
-    l2gd_lambda: float = key(0.1, "weight of the distance to the mean (lambda)", low=0.0)
+    l2gd_lambda: float = key(
+        0.1, "weight of the distance to the mean (lambda)", tuned=(0.01, 10.0), low=0.0
+    )
     l2gd_p: float = key(
         0.02, "probability of an aggregation step (p): 1/p local steps a round, or so",
-        low=1e-4, high=0.9999,
+        tuned=(0.02, 0.5), low=1e-4, high=0.9999,
     )  # fmt: skip
     l2gd_coins: int = key(
         0, "coins that a round stands for at most; 0: all up to the next exchange", low=0

@@ -50,7 +50,9 @@ class PerFedAvgKeys(Keys):
         "difference of two gradients, as in the paper's experiments; fo: nothing (first order)",
         choices=("exact", "hf", "fo"),
     )
-    perfedavg_alpha: float = key(0.01, "step size of a user's own step (alpha)", low=0.0)
+    perfedavg_alpha: float = key(
+        0.01, "step size of a user's own step (alpha)", tuned=(0.003, 0.3), low=0.0
+    )
     perfedavg_delta: float = key(0.001, "hf: how far apart gradients are taken (delta)", low=1e-6)
     perfedavg_adapt_steps: int = key(
         1,

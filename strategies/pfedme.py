@@ -42,6 +42,7 @@ class PFedMeKeys(Keys):
     pfedme_lambda: float = key(
         15.0,
         "lambda of the Moreau envelopes; a local round moves w by lr lambda of its way to theta",
+        tuned=(1.0, 50.0),
         low=1e-6,
     )
     pfedme_steps: int = key(

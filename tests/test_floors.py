@@ -26,10 +26,10 @@ MAY: dict[str, list[str]] = {
 """What each package may import; `from corsage import x` means nothing that is below the roof."""
 ROOMS = (
     *("states", "output", "results", "report.scripts", "report", "nodes", "nodes.resident"),
-    *("tracking", "run", "inference", "studies", "help", "deployment", "", "answer"),
+    *("tracking", "run", "inference", "studies", "help", "deployment", "", "answer", "bench"),
 )
-"""The rooms of the app, the lowest first; the app's own files are the roof of all but the answer,
-which runs what is there several times."""
+"""The rooms of the app, the lowest first; the app's own files are the roof of all but the answer
+and the bench, which run what is there several times."""
 FAMILIES = ("fedrep", "known_clusters", "convex_clustering")
 
 

@@ -44,6 +44,8 @@ COMMAND_GROUPS: dict[str, dict[str, Command]] = {
         "fit": Command("app.answer.command", "a table's answer: compare, then fit to all rows"),
         "tour": Command("app.tour", "what it is for: three comparisons and a page, 20 seconds"),
         "sweep": Command("app.study", "a study: several seeds, several values of keys", "sweep"),
+        "bench": Command("app.bench.command", "every method on every data set, tuned", "bench"),
+        "verify": Command("app.bench.command", "a cell of the bench once more", "verify"),
         "compare": Command("app.study", "finished runs and studies in one table", "compare"),
         "report": Command("app.run.report_again", "make the report of a run anew from its files"),
         "forget": Command("app.forget", "a run's model as if a user had never been there"),

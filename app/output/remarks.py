@@ -15,7 +15,7 @@ import numpy as np
 from corsage.app.output.notes import useless
 from corsage.core.arrays import along_channels
 from corsage.core.configuration.config import Config
-from corsage.core.configuration.data_keys import UNSCALED
+from corsage.core.configuration.data_keys import UNSCALED, DataKeys
 from corsage.core.configuration.known_keys import defaults, keys_of_algorithms
 from corsage.core.measures import MEASURES
 from corsage.core.registry import ALGORITHMS, attached, source
@@ -61,7 +61,8 @@ class Remarks(Callback):
         data = dealt(strategy)
         if data is None:
             return
-        for note in (*two_meanings(strategy.config.data), *data.notes) if self.strategies else ():
+        keys = strategy.config.data
+        for note in (*two_meanings(keys), *judged_by(keys), *data.notes) if self.strategies else ():
             strategy.job.note(note)
         if by_sgd(strategy) and (said := stands_still(strategy) or wild(as_inputs(data, strategy))):
             strategy.job.note.warn(said)
@@ -70,6 +71,13 @@ class Remarks(Callback):
         """A line on each row whose models are of no use."""
         for said in verdicts(strategy, results):
             strategy.job.note.warn(said)
+
+
+def judged_by(keys: DataKeys) -> list[str]:
+    """A line on a table that is of no test samples."""
+    if not keys.validation:
+        return []
+    return [f"judged by validation samples (validation={keys.validation:g}): nobody gets the test"]
 
 
 def verdicts(strategy: Strategy[Any, Any], results: Sequence[Summary]) -> Iterator[str]:

@@ -152,9 +152,12 @@ class Study:
         found = [self._over_what(), *(fitted or self._winners()), *self._groups()]
         found += lines(self.runs)
         if not fitted and (chosen := [key for key in self.settings if key not in ("run", "work")]):
+            aside = all(run.config.data.validation for run in self.runs)
+            data = "validation data" if aside else "test data"
             found.append(
-                f"Values of {', '.join(chosen)} are compared on the users' test data: the one that "
-                "comes out best looks better here than it will on new data."
+                f"Values of {', '.join(chosen)} are compared on the users' {data}: the one that "
+                "comes out best looks better here than it will on new data"
+                + (", such as their test data (without validation)." if aside else ".")
             )
         if work := self._work():
             found.append(work)

@@ -83,7 +83,7 @@ class StudyFolder:
     def jobs(self) -> list[Job]:
         """The runs that have no result yet."""
         return [
-            Job(cell.name, self.place(cell), {**self.grid.json()["keys"], **cell.values})
+            Job.of_run(cell.name, self.place(cell), {**self.grid.json()["keys"], **cell.values})
             for cell in self.grid.cells
             if not self.finished(cell)
         ]

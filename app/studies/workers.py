@@ -1,45 +1,72 @@
-"""The runs of a study, each in a process of its own, as many at a time as there are cores."""
+"""Jobs done by processes that stay, as many as there are cores: runs of studies, rows of the bench.
+
+What a process loads, and the data that it reads, it has for the next job as well.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import heapq
+import itertools
 import json
 import os
+import queue
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-WORKER_PAUSE = 0.05
-"""Seconds between two looks at the processes."""
 SAYS = "corsage: "
 """What a run's own complaint begins with."""
 
 
 @dataclass
 class Job:
-    """One run that is to be done: in which folder, with which keys."""
+    """One call of a function of Corsage's, by its module; its arguments are JSON.
+
+    Parameters
+    ----------
+    name : as people are told of it.
+    arguments : of the call.
+    log : the file of what it prints.
+    module, function : what is called; by itself a run in a folder, under some keys.
+    order : jobs of smaller ones are begun first.
+    alone : its process does no other job, as of Ray's, which leaves much behind.
+    """
 
     name: str
-    folder: Path
-    keys: Mapping[str, Any]
+    arguments: Sequence[Any]
+    log: Path
+    module: str = "app.cell"
+    function: str = "play"
+    order: tuple[Any, ...] = ()
+    alone: bool = False
 
-    @property
-    def log(self) -> Path:
-        """The file of what its process prints."""
-        return self.folder.with_suffix(self.folder.suffix + ".log")
+    @classmethod
+    def of_run(cls, name: str, folder: Path, keys: Mapping[str, Any]) -> Job:
+        """One run that is to be done: in which folder, with which keys."""
+        log = folder.with_suffix(folder.suffix + ".log")
+        return cls(name, [str(folder), dict(keys)], log, alone=keys.get("engine") == "ray")
+
+    def line(self) -> str:
+        """As its process reads it."""
+        names = ("arguments", "module", "function")
+        return json.dumps({"log": str(self.log), **{n: getattr(self, n) for n in names}}) + "\n"
 
 
 @dataclass
 class Ended:
-    """How the process of a run ended, and what it said last, if it ended badly."""
+    """How a job ended, and what it said last, if it ended badly."""
 
     job: Job
     code: int
     seconds: float
+    cpu: float = 0.0
+    answer: Any = None
 
     @property
     def line(self) -> str:
@@ -65,71 +92,127 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def play(jobs: list[Job], at_once: int, told: Callable[[Ended], None]) -> list[Ended]:
-    """Do all runs; whatever ends this ends them too, and they can be finished later."""
-    waiting, ended = list(jobs), list[Ended]()
-    running: list[Process] = []
+def play(
+    jobs: Iterable[Job], at_once: int, told: Callable[[Ended], Iterable[Job] | None]
+) -> list[Ended]:
+    """Do all jobs, and those that `told` says follow from one that has ended.
+
+    Whatever ends this ends them too, and they can be finished later.
+    """
+    waiting: list[tuple[tuple[Any, ...], int, Job]] = []
+    number = itertools.count()
+
+    def add(more: Iterable[Job]) -> None:
+        for job in more:
+            heapq.heappush(waiting, (job.order, next(number), job))
+
+    add(jobs)
+    ended: list[Ended] = []
+    over: queue.SimpleQueue[Ended] = queue.SimpleQueue()
+    workers: list[Worker] = []
+    begun = 0
     try:
-        while waiting or running:
-            while waiting and len(running) < at_once:
-                running.append(Process(waiting.pop(0)))
-            for process in [p for p in running if p.over]:
-                running.remove(process)
-                ended.append(process.ended())
-                told(ended[-1])
-            time.sleep(WORKER_PAUSE if running else 0.0)
+        while waiting or begun > len(ended):
+            while waiting and begun - len(ended) < at_once:
+                worker = idle(workers, over)
+                worker.begin(heapq.heappop(waiting)[2])
+                begun += 1
+            ended.append(over.get())
+            add(told(ended[-1]) or ())
+        return ended
     finally:
-        for process in running:
-            process.stop()
-    return ended
+        for worker in workers:
+            worker.stop()
 
 
-class Process:
-    """The process of one run."""
+def idle(workers: list[Worker], over: queue.SimpleQueue[Ended]) -> Worker:
+    """A worker that has no job, a new one if none is there; those whose process is gone go."""
+    for worker in [one for one in workers if one.gone and one.job is None]:
+        workers.remove(worker)
+        worker.stop()
+    free = [worker for worker in workers if worker.job is None]
+    if not free:
+        workers.append(Worker(over))
+    return free[0] if free else workers[-1]
 
-    def __init__(self, job: Job) -> None:
-        self.job, self.begun = job, time.monotonic()
+
+class Worker:
+    """A process that does one job after the other.
+
+    Parameters
+    ----------
+    over : where it is said that a job has ended.
+    """
+
+    def __init__(self, over: queue.SimpleQueue[Ended]) -> None:
+        self.over, self.gone = over, False
+        self.job: Job | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._turn = threading.Lock()
+
+    def begin(self, job: Job) -> None:
+        """Give it a job."""
         job.log.parent.mkdir(parents=True, exist_ok=True)
         with job.log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "corsage.app.cell", str(job.folder)],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment(),
-            )
-        self._tell(json.dumps(dict(job.keys)) + "\n")
+            process = self._process or self._start(log)
+        with self._turn:
+            self.job, self._begun = job, time.monotonic()
+            gone = self.gone
+        if gone:
+            self._say(process.wait() or 1, 0.0, None)
+            return
+        with contextlib.suppress(BrokenPipeError):  # it is over: the listener says so
+            writer = stream(process.stdin)
+            writer.write(job.line().encode())
+            writer.flush()
 
-    def _tell(self, line: str) -> None:
-        """A line to its standard input, which stays open as long as this process is there."""
-        with contextlib.suppress(BrokenPipeError):
-            self._input.write(line.encode())
-            self._input.flush()
+    def _start(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        """Start the process, whose input stays open as long as this one is there."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "corsage.app.cell"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=environment(),
+        )
+        threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
+        return self._process
 
-    @property
-    def _input(self) -> IO[bytes]:
-        assert self._process.stdin is not None
-        return self._process.stdin
+    def _listen(self, process: subprocess.Popen[bytes]) -> None:
+        """Say of each job how it ended; of the last one its process's end, if that came first."""
+        for line in stream(process.stdout):
+            with contextlib.suppress(ValueError, KeyError):
+                found = json.loads(line)
+                self._say(int(found["code"]), float(found["cpu"]), found["answer"])
+        code = process.wait()
+        with self._turn:
+            self.gone, cut_off = True, self.job is not None
+        if cut_off:
+            self._say(code or 1, 0.0, None)
 
-    @property
-    def over(self) -> bool:
-        """True if it has ended."""
-        return self._process.poll() is not None
-
-    def ended(self) -> Ended:
-        """The end that it took."""
-        self._close()
-        return Ended(self.job, self._process.wait(), time.monotonic() - self.begun)
+    def _say(self, code: int, cpu: float, answer: Any) -> None:
+        """Say how its job ended; from then on it is free, or gone."""
+        job = self.job
+        assert job is not None
+        ended = Ended(job, code, time.monotonic() - self._begun, cpu, answer)
+        self.gone = self.gone or job.alone
+        self.job = None
+        self.over.put(ended)
 
     def stop(self) -> None:
         """End it."""
-        self._process.terminate()
-        self._close()
-        self._process.wait()
-
-    def _close(self) -> None:
+        if (process := self._process) is None:
+            return
+        process.terminate()
         with contextlib.suppress(BrokenPipeError):
-            self._input.close()
+            stream(process.stdin).close()
+        process.wait()
+
+
+def stream(one: IO[bytes] | None) -> IO[bytes]:
+    """An end of a pipe, which is there."""
+    assert one is not None
+    return one
 
 
 def environment() -> dict[str, str]:

@@ -68,10 +68,11 @@ class DataKeys(Keys):
     )
     validation: float = key(
         0.0,
-        "share of each user's samples that are taken out of those for training, and by which users "
-        "are judged, in the place of the test samples: these nobody gets; 0: none",
+        "share of each user's samples that is kept out of training and stands for its test: what "
+        "is chosen by it (a study's values, when to stop) saw no test samples, which nobody gets "
+        "then; 0: users train on these too, and are judged by their test",
         low=0.0,
-        high=0.8,
+        high=0.9,
     )
     max_train_samples: int = key(0, "at most so many training samples a user, 0: no limit", low=0)
     cache_dir: str = key(

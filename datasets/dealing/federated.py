@@ -58,6 +58,8 @@ def as_arranged(
     arranged = data_set(keys.dataset).arranged
     assert arranged is not None
     own = arranged(keys)
+    if keys.validation:
+        own = own._replace(bounds=held_back(own.bounds, keys.validation))
     if keys.cluster_map:
         own = own._replace(clusters=clustermap.of(own.users, own.users, keys.cluster_map))
     if not num_users:
@@ -70,6 +72,14 @@ def as_arranged(
     clusters = {user: own.clusters[user] for user in users if user in own.clusters}
     chosen = own._replace(users=users, clusters=clusters, bounds=own.bounds[rows])
     return FederatedData(**chosen._asdict())
+
+
+def held_back(bounds: Ints, share: float) -> Ints:
+    """The bounds with the last training samples of each user, as they lie, in its test's place."""
+    start, middle, end = bounds.T
+    size = np.maximum(np.round((end - start) * share), 1).astype(np.int64)
+    size = np.clip(np.minimum(size, middle - start - 1), 0, None)
+    return np.column_stack([start, middle - size, middle])
 
 
 def in_memory(
@@ -132,8 +142,7 @@ TUPLES = ("notes", "shift", "scale", "classes")
 def arrange(table: Table, dealt: Dealt, keys: DataKeys, seed: int) -> tuple[Facts, Arrays]:
     """The fields of `FederatedData`, samples ordered user by user, the training part first."""
     order: list[Ints] = []
-    drawn = keys.test_fraction or keys.max_train_samples or keys.validation
-    if table.test is None and not drawn:
+    if table.test is None and not (keys.test_fraction or keys.max_train_samples):
         order = [own for part in dealt.parts for own in (part, part[:0])]  # nothing is drawn
     else:
         for user, part in zip(dealt.users, dealt.parts, strict=True):

@@ -19,13 +19,16 @@ from corsage.datasets.sample_table import Mask, Table
 
 
 def split_rows(table: Table, rows: Ints, user: str, keys: DataKeys, seed: int) -> tuple[Ints, Ints]:
-    """Positions in `rows`, which are one user's, of its training and test samples."""
+    """Positions in `rows`, which are one user's, of its training and test samples.
+
+    With `validation` the second are those that stand for the test.
+    """
     return split_user(
         table.strata[rows],
         user,
         test_fraction=keys.test_fraction,
-        max_train_samples=keys.max_train_samples,
         validation=keys.validation,
+        max_train_samples=keys.max_train_samples,
         seed=seed,
         known=None if table.test is None else table.test[rows],
     )
@@ -46,8 +49,8 @@ def split_user(
     Depends on the seed, the user and the order of its samples only: a device that has its own
     samples in the same order gets the same split as a simulation of all users. `known` says which
     are test samples, if the data say so: then `test_fraction` is of no account. A user with
-    a single sample trains on it, and has none to be judged by. With `validation` so much of all is
-    taken out of the training samples in the place of the test samples, which are left out.
+    a single sample trains on it, and has none to be judged by. With `validation` samples for
+    training are kept out in the place of the test, whose samples are in neither part.
     """
     total = len(labels)
     train, test = np.arange(total), np.arange(0)
@@ -57,21 +60,17 @@ def split_user(
         train, test = np.flatnonzero(~known), np.flatnonzero(known)
         if not len(train):
             raise DataError(f"user {user}: all of its samples are test samples; drop this user.")
-        if (
-            not max_train_samples and not validation
-        ):  # nothing is drawn: of very many users a generator each takes long
-            return train, test
+        if not max_train_samples and not validation:
+            return train, test  # nothing is drawn: of very many users a generator each takes long
     rng = generator(seed, "split", user)
     if known is None and test_fraction > 0 and total > 1:  # a single sample is for training
         size = min(max(round(total * test_fraction), 1), total - 1)
         test = choose(labels, size, rng, keep_one=True)
         train = np.delete(train, test)
-    if validation and len(train) > 1:
+    if validation > 0:  # the test is drawn before, so it is the same without
         size = min(max(round(total * validation), 1), len(train) - 1)
-        judged = choose(labels[train], size, generator(seed, "validation", user), keep_one=True)
-        train, test = np.delete(train, judged), train[judged]
-    elif validation:
-        test = test[:0]
+        held = choose(labels[train], size, rng, keep_one=True) if size else np.arange(0)
+        train, test = np.delete(train, held), train[held]
     if max_train_samples and len(train) > max_train_samples:
         train = train[choose(labels[train], max_train_samples, rng)]
     return train, test

@@ -47,6 +47,12 @@ def test_users_are_ranges(tmp_path: Path) -> None:
     assert not isinstance(base, np.ndarray)  # but the file
 
 
+def test_validation_is_the_end_of_training(tmp_path: Path) -> None:
+    """A third of 4, 4 and 2 samples; the test samples are in no user's parts."""
+    data = loaded(written(tmp_path), validation=0.33)
+    assert data.bounds.tolist() == [[0, 2, 3], [4, 5, 6], [10, 11, 12]]
+
+
 def test_several_users_at_once_are_as_one_by_one(tmp_path: Path) -> None:
     data = loaded(written(tmp_path))
     for test in (False, True):

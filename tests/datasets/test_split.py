@@ -14,8 +14,11 @@ some_labels = st.lists(st.integers(0, 4), min_size=2, max_size=80).map(np.array)
 quick = settings(max_examples=100, deadline=None)
 
 
-def split(labels, user="u", fraction=0.2, cap=0, seed=0):
-    return split_user(labels, user, test_fraction=fraction, max_train_samples=cap, seed=seed)
+def split(labels, user="u", fraction=0.2, cap=0, seed=0, validation=0.0, known=None):
+    return split_user(
+        labels, user, test_fraction=fraction, max_train_samples=cap, seed=seed,
+        validation=validation, known=known,
+    )  # fmt: skip
 
 
 @quick
@@ -39,6 +42,18 @@ def test_stratified(labels, fraction):
         assert (np.bincount(labels[train], minlength=5)[counts > 0] > 0).all()
     if counts[counts > 0].min() >= 10:
         assert (abs(tested - counts * len(test) / len(labels)) < 1).all()
+
+
+@quick
+@given(some_labels, st.floats(0.05, 0.4), st.floats(0.05, 0.4), st.booleans())
+def test_validation_is_taken_out_of_training(labels, fraction, share, told):
+    """The test is the same as without; its samples are in neither part."""
+    known = np.arange(len(labels)) % 3 == 1 if told else None
+    train, test = split(labels, fraction=fraction, known=known)
+    fewer, judged = split(labels, fraction=fraction, validation=share, known=known)
+    assert sorted([*fewer, *judged]) == train.tolist()
+    size = min(max(round(len(labels) * share), 1), len(train) - 1)
+    assert len(judged) == size and not set(judged) & set(test)
 
 
 def test_capped_training_part_is_stratified_too():

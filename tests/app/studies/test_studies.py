@@ -42,7 +42,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             names.append(job.name)
             code = 0
             try:
-                cell.play(job.folder, dict(job.keys))
+                cell.play(*job.arguments)
             except CorsageError as error:
                 code = 1
                 job.log.parent.mkdir(parents=True, exist_ok=True)
@@ -297,3 +297,33 @@ def test_what_a_study_of_own_data_cannot_use_is_one_line() -> None:
         corsage.study("local", own_users(), seed=[0, 1], resume="there")
     with pytest.raises(ConfigError, match="local is no name"):
         corsage.study([corsage.Local(num_users=4)], seed=[0, 1])  # type: ignore[list-item]
+
+
+@pytest.mark.slow  # real processes: 8 s of CPU
+def test_a_worker_that_dies_is_said_and_another_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed while it has nothing to do, and within a job; what a job returns comes back."""
+    begun: list[subprocess.Popen[bytes]] = []
+    real = subprocess.Popen
+
+    def popen(*words: Any, **more: Any) -> subprocess.Popen[bytes]:
+        begun.append(real(*words, **more))
+        return begun[-1]
+
+    monkeypatch.setattr(workers.subprocess, "Popen", popen)
+
+    def job(name: str, function: str, *arguments: Any) -> Job:
+        return Job(name, arguments, tmp_path / f"{name}.log", "core.clock", function)
+
+    def told(ended: Ended) -> list[Job]:
+        if ended.job.name == "first":
+            begun[0].kill()
+            begun[0].wait()
+        return [job("last", "is_there", os.getpid())] if ended.job.name == "third" else []
+
+    jobs = [job(name, "is_there", os.getpid()) for name in ("first", "second")]
+    ended = workers.play([*jobs, job("third", "no_such")], 1, told)
+    assert [one.job.name for one in ended] == ["first", "second", "third", "last"]
+    assert [one.answer for one in (ended[0], ended[3])] == [True, True]
+    assert ended[2].code and ended[3].code == 0 and len(begun) in (2, 3)

@@ -1,0 +1,72 @@
+"""A cell of the bench run again, by any engine, and compared with its line to the last digit."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from corsage.app.bench.jobs import kept, perform, versions
+from corsage.app.bench.protocol import Json
+from corsage.core.configuration.config import Config
+
+COMPARED_FIELDS = ("config", "config_hash", "data", "failed", "versions")
+"""Fields of a line that are compared besides its rows."""
+
+
+def differences(
+    line: Mapping[str, Any], keys: Mapping[str, Any], mine: str, where: Mapping[str, Any]
+) -> list[str]:
+    """Lines on all that is not as it was; `keys` change how it is run, and not what.
+
+    `where` are keys that say where files of data are.
+    """
+    again = elsewhere(line, {**where, **keys}) if keys else here(line, mine, where)
+    found = []
+    if not keys:
+        found += [f"{name} is another" for name in COMPARED_FIELDS if again[name] != line[name]]
+    for row, result in line["rows"].items():
+        new = again["rows"].get(row, {})
+        for name, value in result.items():
+            if name in new and json.dumps(new[name]) != json.dumps(value):
+                found.append(f"{row}: {name} was {shown(value)}, is {shown(new[name])}")
+        found += [f"{row} has no {name} now" for name in result if not keys and name not in new]
+        found += [f"{row} is not there"] if not new else []
+    return found
+
+
+def shown(value: Any) -> str:
+    """A value for a line."""
+    return f"{json.dumps(value):.60}"
+
+
+def here(line: Mapping[str, Any], mine: str, where: Mapping[str, Any]) -> Json:
+    """The line once more, as a worker makes it."""
+    what = {key: line[key] for key in ("place", "method", "trial", "seed")}
+    again: Json = perform({**what, "keys": {**places(line["config"]), **where}}, mine)
+    return json.loads(json.dumps(again))  # type: ignore[no-any-return]
+
+
+def places(config: Mapping[str, Any]) -> Json:
+    """The keys of a line that differ from what they are by themselves."""
+    from corsage.core.configuration.known_keys import defaults
+
+    usual = defaults()
+    return {k: v for k, v in config.items() if k != "strategy" and v != usual.get(k)}
+
+
+def elsewhere(line: Mapping[str, Any], keys: Mapping[str, Any]) -> Json:
+    """The same by another engine, or on other nodes; the row of new users is not compared."""
+    from corsage.app.engines import simulate
+
+    values = {**places(line["config"]), "strategy": line["method"], **keys}
+    with tempfile.TemporaryDirectory() as folder:
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            done = simulate(Config.parse(values), Path(folder) / "run")
+        results = json.loads((done / "summary.json").read_text())["results"]
+    final = line["seed"] is not None
+    return {"rows": {one["strategy"]: kept(one, final) for one in results}, "versions": versions()}

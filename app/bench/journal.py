@@ -1,0 +1,152 @@
+"""The bench on disk.
+
+bench.json       what is run: protocol, sets with their keys, methods
+journal.jsonl    a line a run that is done, in the order in which they ended, with its CPU seconds
+results.jsonl    the same lines in order, without what was measured: whoever runs it again, killed
+                 or not, has the same bytes
+costs.jsonl      CPU seconds of each
+table.csv, table.tex, report.html
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from corsage.app.bench.protocol import Json, Protocol, Work, cell
+from corsage.app.run.status import RunLock, new_folder
+from corsage.core.errors import CheckpointError, ConfigError
+from corsage.core.files import guarded, write_atomically
+
+PLAN, JOURNAL, RESULTS, COSTS_FILE = "bench.json", "journal.jsonl", "results.jsonl", "costs.jsonl"
+SUFFIX = "bench"
+
+
+class BenchFolder:
+    """A bench's folder, which no other process may work on; a context manager.
+
+    Parameters
+    ----------
+    folder : where it is.
+    plan : what `bench.json` says.
+    """
+
+    def __init__(self, folder: Path, plan: Mapping[str, Any]) -> None:
+        self.folder, self.plan = folder, plan
+        self.lines: dict[str, Json] = {}
+        self.costs: dict[str, float] = {}
+        self._lock = RunLock(folder)
+        self._read()
+
+    @classmethod
+    def begin(cls, parent: Path, plan: Mapping[str, Any]) -> BenchFolder:
+        """A new one."""
+        folder = new_folder(parent, SUFFIX)
+        guarded(write_atomically, folder / PLAN, json.dumps(plan, indent=2), durable=True)
+        return cls(folder, plan)
+
+    @classmethod
+    def there(cls, folder: Path) -> BenchFolder:
+        """An earlier one."""
+        try:
+            plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{folder}: no {PLAN} that can be read: no bench.") from error
+        return cls(folder, plan)
+
+    def __enter__(self) -> BenchFolder:
+        self._lock.take()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    @property
+    def protocol(self) -> Protocol:
+        """Trials and seeds."""
+        return Protocol(**self.plan["protocol"])
+
+    @property
+    def mine(self) -> str:
+        """The file of a method of one's own."""
+        return str(self.plan.get("mine", ""))
+
+    def _read(self) -> None:
+        """Read the lines that are done; a line that was not written to its end is none."""
+        path = self.folder / JOURNAL
+        if not path.is_file():
+            return
+        raw, whole = path.read_bytes(), 0
+        for text in raw.splitlines(keepends=True):
+            try:
+                entry = json.loads(text)
+                if not text.endswith(b"\n"):
+                    break
+                self._keep(entry)
+            except (ValueError, KeyError):
+                break
+            whole += len(text)
+        if whole < len(raw):
+            with path.open("r+b") as file:
+                file.truncate(whole)
+
+    def _keep(self, entry: Mapping[str, Any]) -> str:
+        line = entry["line"]
+        name = cell(line["method"], line["place"], line["trial"], line["seed"])
+        self.lines[name], self.costs[name] = line, float(entry["cpu"])
+        return name
+
+    def add(self, line: Json, cpu: float) -> None:
+        """One more, on disk before the next one begins."""
+        entry = {"line": line, "cpu": cpu}
+        self._keep(entry)
+        with (self.folder / JOURNAL).open("ab") as file:
+            file.write(json.dumps(entry).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def trials(self, method: str, place: str) -> list[Json]:
+        """The trials of a method on a set that are done, in order."""
+        names = (cell(method, place, number, None) for number in range(self.protocol.trials))
+        return [self.lines[name] for name in names if name in self.lines]
+
+    def left(self, works: Iterable[Work]) -> list[Work]:
+        """Those that are not done."""
+        return [work for work in works if work.name not in self.lines]
+
+    def conclude(self) -> None:
+        """Write the lines in order."""
+        names = sorted(self.lines, key=self._place)
+        for file, found in ((RESULTS, self.lines), (COSTS_FILE, self.costs)):
+            told = (found[n] if file == RESULTS else {"cell": n, "cpu": found[n]} for n in names)
+            text = "".join(json.dumps(one, sort_keys=True) + "\n" for one in told)
+            guarded(write_atomically, self.folder / file, text)
+
+    def _place(self, name: str) -> tuple[Any, ...]:
+        line, sets = self.lines[name], [*self.plan["sets"]]
+        seed = -1 if line["seed"] is None else line["seed"]
+        return sets.index(line["place"]), line["method"], seed, line["trial"]
+
+
+def newest(parent: Path) -> Path:
+    """The bench that was begun last."""
+    found = sorted(path.parent for path in parent.glob(f"*_{SUFFIX}*/{PLAN}"))
+    if not found:
+        raise ConfigError(f"run-dir={parent}: there is no bench.")
+    return found[-1]
+
+
+def read_lines(path: Path) -> list[Json]:
+    """The lines of a bench: of its folder, or of a file of results, which may be compressed."""
+    if path.is_dir():
+        return [*BenchFolder.there(path).lines.values()]
+    try:
+        opened = gzip.open if path.suffix == ".gz" else open
+        with opened(path, "rt", encoding="utf-8") as file:
+            return [json.loads(text) for text in file]
+    except (OSError, ValueError, EOFError) as error:
+        raise ConfigError(f"{path}: no results of a bench ({error}).") from error

@@ -1,0 +1,145 @@
+"""The table of the bench: on the terminal, as CSV and as LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+from rich import box
+from rich.text import Text
+
+from corsage.app.bench.journal import BenchFolder
+from corsage.app.bench.rows import Beside, Results
+from corsage.app.output.summary import human_bytes, human_seconds
+from corsage.app.output.terminal import Airy, Name, heads, terminal
+from corsage.app.studies.means_table import signed, within
+from corsage.core.files import guarded, write_atomically
+from corsage.core.measures import DASH, Measure
+
+BENCH_TITLES = (
+    *("row", "{}\n± sd", "over\nsamples", "worst\n10%", "to\nFedAvg+FT", "95%\nseeds"),
+    *("95%\nusers", "hurt vs\nalone", "beyond\nnoise", "hurt vs\nFT", "beyond\nnoise"),
+    *("new\n5", "new\n20", "new\nall", "beat\nconstant", "default→\ntuned", "best round\nadds"),
+    *("rounds\nto 95%", "bytes", "CPU"),
+)
+
+SHOWN = (0, 1, 3, 4, 5, 8, 10, 13, 15, 19)
+"""The columns that the terminal has room for; the page and the CSV file have all."""
+
+
+def cells(one: Beside) -> list[str]:
+    """The texts of a row."""
+    entry = one.entry
+    if not entry.results:
+        return [entry.row, f"failed: {entry.failed}"[:60], *[""] * (len(BENCH_TITLES) - 2)]
+    study, found = entry.study, one.difference
+    measure = entry.measure
+    text = measure.text
+    up, down = entry.average("bytes_up"), entry.average("bytes_down")
+    hurt = [share for kind in ("alone", "together") for share in one.hurt.get(kind, (None, None))]
+    return [
+        entry.row,
+        f"{text(study.mean)} ± {text(study.sd)}" if study.sd is not None else text(study.mean),
+        text(entry.average("over_samples")), text(entry.average("worst10")),
+        signed(found.mean, measure) + one.star if found else "",
+        within(found.over_seeds, measure) if found else "",
+        within(found.over_users, measure) if found else "",
+        *map(percent, hurt),
+        *(text(entry.new_users(samples)) for samples in (5, 20, 0)),
+        "" if one.beats is None else f"{one.beats[0]}/{one.beats[1]}",
+        gained(entry.gain, measure), gained(entry.inflation, measure),
+        DASH if entry.rounds_to_most is None else f"{entry.rounds_to_most:.0f}",
+        DASH if up is None or down is None else human_bytes(up + down),
+        DASH if entry.cpu is None else human_seconds(entry.cpu),
+    ]  # fmt: skip
+
+
+def gained(value: float | None, measure: Measure) -> str:
+    """A difference, if there is one."""
+    return DASH if value is None else signed(value, measure)
+
+
+def percent(share: float | None) -> str:
+    """A share in percent."""
+    return DASH if share is None else f"{100 * share:.0f}%"
+
+
+def titles(group: Sequence[Beside]) -> list[str]:
+    """The heads of a set's columns."""
+    measure = next((one.entry.measure for one in group if one.entry.results), None)
+    return [title.format(measure.title if measure else "score") for title in BENCH_TITLES]
+
+
+def csv_text(results: Results) -> str:
+    """A line a set and row, with numbers instead of texts where there are such."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["set", *(title.format("score").replace("\n", " ") for title in BENCH_TITLES)])
+    for name, group in results.sets.items():
+        writer.writerows([name, *cells(one)] for one in group)
+    return out.getvalue()
+
+
+def to_latex(results: Results) -> str:
+    """A table of means: a line a row, a column a set; the best of a set is bold."""
+    names = [*results.sets]
+    rows = dict.fromkeys(one.entry.row for group in results.sets.values() for one in group)
+    at = {(n, o.entry.row): o for n, group in results.sets.items() for o in group}
+    lines = [r"\begin{tabular}{l" + "r" * len(names) + "}", r"\hline"]
+    lines += [" & ".join(["", *map(latex, names)]) + r" \\", r"\hline"]
+    for row in rows:
+        words = [latex_cell(at.get((name, row)), results.sets[name]) for name in names]
+        lines.append(" & ".join([latex(row), *words]) + r" \\")
+    return "\n".join([*lines, r"\hline", r"\end{tabular}", ""])
+
+
+def latex(text: str) -> str:
+    """A name as LaTeX writes it."""
+    return text.replace("_", r"\_").replace("%", r"\%")
+
+
+def latex_cell(one: Beside | None, group: Sequence[Beside]) -> str:
+    """The mean and its deviation, bold if it is the best of its set."""
+    if one is None or not one.entry.results:
+        return "--"
+    text, study = one.entry.measure.text, one.entry.study
+    own = text(study.mean) + (rf" $\pm$ {text(study.sd)}" if study.sd is not None else "")
+    return rf"\textbf{{{own}}}" if one.entry.merit == group[0].entry.merit else own
+
+
+def drawn(name: str, group: Sequence[Beside]) -> Airy:
+    """The table of a set for the terminal."""
+    table = Airy(
+        box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim", title=name
+    )
+    lines = [cells(one) for one in group]
+    shown = [k for k in SHOWN if not k or any(line[k] not in ("", DASH) for line in lines)]
+    names = titles(group)
+    heads(table, [names[k] for k in shown])
+    for line in lines:
+        table.add_row(Name(line[0], ""), *(Text(line[k]) for k in shown[1:]))
+    return table
+
+
+def conclude(folder: BenchFolder) -> None:
+    """Show the table, and write it down."""
+    from corsage.app.bench.page import page
+
+    results = Results.of([*folder.lines.values()], folder.costs)
+    console = terminal()
+    for name, group in results.sets.items():
+        console.print(drawn(name, group), crop=False)
+        console.print()
+    own = results.ranks
+    if own.rows:
+        best = sorted(own.means.items(), key=lambda item: item[1])
+        console.print("Mean ranks: " + ", ".join(f"{row} {rank:.1f}" for row, rank in best))
+    for note in results.notes():
+        console.print(note, highlight=False)
+    for file, text in (
+        ("table.csv", csv_text(results)), ("table.tex", to_latex(results)),
+        ("report.html", page(results, folder)),
+    ):  # fmt: skip
+        guarded(write_atomically, folder.folder / file, text)
+    console.print(f"Bench folder: {folder.folder}", soft_wrap=True, highlight=False)

@@ -1,0 +1,298 @@
+"""The bench: its choices see no test data, killed or not it writes the same, and cells repeat."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import corsage
+from corsage.app.bench import protocol, sets
+from corsage.app.bench.jobs import perform
+from corsage.app.bench.journal import BenchFolder
+from corsage.app.bench.protocol import best, chosen, drawn, finals, trial
+from corsage.app.bench.rows import Results
+from corsage.app.command import run
+from corsage.app.studies import workers
+from corsage.app.studies.workers import Ended, Job
+from corsage.core.errors import ConfigError
+from tests.support.html import Page
+
+METHODS = "constant,local,fedavg,ditto"
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Jobs are done in this process, the last of those that wait first."""
+    names: list[str] = []
+
+    def play(
+        jobs: Iterable[Job], at_once: int, told: Callable[[Ended], Iterable[Job] | None]
+    ) -> list[Ended]:
+        waiting = [*jobs]
+        while waiting:
+            job = waiting.pop()
+            names.append(job.name)
+            answer = json.loads(json.dumps(perform(*job.arguments)))
+            waiting += told(Ended(job, 0, 0.0, 0.1, answer)) or ()
+        return []
+
+    monkeypatch.setattr("corsage.app.bench.running.play", play)
+    return names
+
+
+def quick(monkeypatch: pytest.MonkeyPatch, own: dict[str, dict[str, Any]]) -> None:
+    monkeypatch.setattr("corsage.app.bench.command.QUICK_SETS", own)
+
+
+def small() -> dict[str, dict[str, Any]]:
+    own = {**sets.QUICK_SETS["moons"], "num-users": 8, "num-rounds": 2, "hidden": "8"}
+    return {"moons": own, "noisy": {**own, "moons-noise": 0.4}}
+
+
+def the_folder(parent: Path) -> Path:
+    (found,) = parent.iterdir()
+    return found
+
+
+def written(folder: Path) -> Path:
+    """Samples of six users, which say which of them are for testing."""
+    rng = np.random.default_rng(0)
+    users = np.repeat(np.arange(6), 40)
+    x = rng.normal(size=(240, 4)).astype(np.float32)
+    y = (x[:, 0] + (users % 2) * x[:, 1] > 0).astype(np.int64)
+    np.savez(folder / "own.npz", x=x, y=y, user=users, test=np.arange(240) % 5 == 0)
+    return folder / "own.npz"
+
+
+def permuted(path: Path, seed: int) -> Path:
+    """The same, with the test labels of all users in another order."""
+    found = dict(np.load(path))
+    test = found["test"]
+    found["y"][test] = np.random.default_rng(seed).permutation(found["y"][test])
+    other = path.with_name(f"other{seed}.npz")
+    np.savez(other, **found)
+    return other
+
+
+def test_what_is_chosen_does_not_depend_on_test_labels(tmp_path: Path) -> None:
+    """Lines of trials are equal to the bit; those of tests are not."""
+    path = written(tmp_path)
+    both: list[list[dict[str, Any]]] = []
+    for file in (path, permuted(path, 1)):
+        own = {**sets.COMMON, "dataset": "npz", "data-file": str(file), "num-rounds": 2}
+        own |= {"hidden": "8", "user-column": "user", "label-column": "y"}
+        lines = []
+        for method in METHODS.split(","):
+            lines += [
+                perform(asdict(trial("own", own, method, k)), "")
+                for k in range(1 if method == "constant" else 2)
+            ]
+        lines.append(perform(asdict(finals("own", own, "fedavg", [0], 1)[0]), ""))
+        both.append(lines)
+    assert not any(line["failed"] for lines in both for line in lines)
+    one, other = both
+    assert [without_mark(line) for line in one[:-1]] == [without_mark(li) for li in other[:-1]]
+    assert one[-1]["rows"] != other[-1]["rows"]
+    mean = one[1]["rows"]["local"]["per_user"]
+    assert len(mean) == len(one[-1]["rows"]["fedavg"]["per_user"])
+
+
+def without_mark(line: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in line.items() if name != "data"}
+
+
+def test_trials_are_drawn_once_and_the_defaults_are_the_first() -> None:
+    assert drawn("ditto", 0) == {} and drawn("ditto", 3) == drawn("ditto", 3)
+    some = [drawn("ditto", k) for k in range(1, 60)]
+    rates = np.log([one["lr"] for one in some])
+    assert {*some[0]} == {"lr", "ditto-lambda"}
+    assert rates.min() > np.log(0.003) - 0.01 and rates.max() < np.log(0.3) + 0.01
+    assert abs(rates.mean() - np.log(0.03)) < 0.5  # 3 standard errors
+    assert all(isinstance(drawn("fedrep", k)["head-epochs"], int) for k in range(1, 5))
+    assert {*drawn("fedavg", 1)} == {"lr"}
+    for method in sets.methods()[1:]:
+        assert len(protocol.tuned(method)) <= 2
+
+
+def test_the_best_trial_is_the_first_of_equals_and_none_that_failed() -> None:
+    def line(number: int, **rows: float) -> dict[str, Any]:
+        return {"trial": number, "rows": {k: {"mean": v} for k, v in rows.items()}}
+
+    lines = [line(0), line(1, fedavg=0.5), line(2, fedavg=0.7), line(3, fedavg=0.7)]
+    assert best(lines, "fedavg") == 2 and best(lines[:1], "fedavg") is None
+    errors = [{"mean": 2.0, "measure": "rmse"}, {"mean": 1.0, "measure": "rmse"}]
+    rmse = [{"trial": k, "rows": {"local": row}} for k, row in enumerate(errors)]
+    assert chosen(rmse, "local") == {"local": 1}
+    assert best([line(0, local=float("nan")), line(1, local=0.1)], "local") == 1
+
+
+def test_a_bench_whole_resumed_and_verified(
+    tmp_path: Path,
+    here: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    quick(monkeypatch, small())
+    only = "Local,FedAvg,constant,Ditto@moons"
+    assert run(["bench", "--quick", "--only", only, f"run-dir={tmp_path}"]) == 0
+    folder, out = the_folder(tmp_path), capsys.readouterr().out
+    assert "fedavg+ft" in out and "Friedman" in out
+    names = ["costs.jsonl", "results.jsonl", "table.csv", "table.tex", "report.html"]
+    before = {name: (folder / name).read_bytes() for name in names}
+    page = Page()
+    page.feed(before["report.html"].decode())
+    page.close()
+    assert '"again": "corsage verify ditto@moons"' in before["report.html"].decode()
+    assert rb"\textbf{" in before["table.tex"]
+
+    # Killed within a line, and with some of the last ones gone: the same bytes.
+    journal, count = folder / "journal.jsonl", len(here)
+    raw = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(raw[: len(raw) // 2]) + raw[-1][:50])
+    (folder / "results.jsonl").unlink()
+    assert run(["bench", "--resume", str(folder)]) == 0
+    assert count < len(here) < 2 * count
+    assert {name: (folder / name).read_bytes() for name in names} == before
+
+    capsys.readouterr()
+    assert run(["verify", "ditto@moons", str(folder)]) == 0
+    assert capsys.readouterr().out.count("the same to the last digit") == 2
+    lines = [json.loads(line) for line in before["results.jsonl"].splitlines()]
+    tampered = next(li for li in lines if li["method"] == "local" and li["seed"] == 0)
+    tampered["rows"]["local"]["per_user"]["0"] = 0.123
+    other = tmp_path / "other.jsonl"
+    other.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    name = f"local@{tampered['place']}:t{tampered['trial']}:s0"
+    assert run(["verify", name, str(other)]) == 1
+    assert "per_user was" in capsys.readouterr().out
+    rows_are_those_of_the_runs(folder, lines)
+
+
+def rows_are_those_of_the_runs(folder: Path, lines: list[dict[str, Any]]) -> None:
+    """A mean of the table is that of `simulate` under the same keys."""
+    results = Results.of(lines, {})
+    entry = next(o.entry for o in results.sets["moons"] if o.entry.row == "ditto")
+    keys = {**sets.COMMON, **small()["moons"], **protocol.ADAPTED, **drawn("ditto", entry.trial)}
+    own = {name.replace("-", "_"): value for name, value in keys.items()}
+    for seed in (0, 1):
+        line = next(li for li in lines if li["method"] == "ditto" and li["seed"] == seed)
+        own["new_users"] = line["config"]["new-users"]
+        found = corsage.simulate("ditto", progress=False, seed=seed, **own)
+        assert found["ditto"].score.mean == entry.results[str(seed)]["mean"]
+    assert entry.study.mean == np.mean([entry.results[s]["mean"] for s in "01"])
+
+
+MINE = '''"""FedAvg by another name."""
+from corsage.strategies.fedavg import FedAvg
+class Mine(FedAvg):
+    """FedAvg."""
+    name = "mine"
+'''
+CLIENT = '''"""FedAvg by another name."""
+from corsage.clients.fedavg import FedAvgClient
+class MineClient(FedAvgClient):
+    """FedAvg."""
+'''
+
+
+def test_a_method_of_ones_own_has_its_row(tmp_path: Path) -> None:
+    """As good as what it is; in a process of its own, since it is registered there."""
+    for folder, text in (("strategies", MINE), ("clients", CLIENT)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(text)
+    code = (
+        "import json, sys\nfrom dataclasses import asdict\n"
+        "from corsage.app.bench.jobs import perform\n"
+        "from corsage.app.bench.mine import registered\n"
+        "from corsage.app.bench.protocol import trial\n"
+        "from corsage.app.bench.sets import COMMON, QUICK_SETS\n"
+        "registered(sys.argv[1])\n"
+        "keys = {**COMMON, **QUICK_SETS['moons'], 'num-users': 6, 'num-rounds': 2, 'hidden': '8'}\n"
+        "found = [perform(asdict(trial('moons', keys, n, 0)), sys.argv[1]) for n in sys.argv[2:]]\n"
+        "print(json.dumps([[one['failed'], one['rows']] for one in found]))\n"
+    )
+    file = str(tmp_path / "strategies" / "mine.py")
+    words = [sys.executable, "-c", code, file, "mine", "fedavg"]
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=True, env=workers.environment()
+    )
+    (mine, own), (wrong, fedavg) = json.loads(done.stdout.splitlines()[-1])
+    assert not mine and not wrong
+    assert own["mine"]["per_user"] == fedavg["fedavg"]["per_user"]
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["--only", "fedrepp"], "Did you mean fedrep?"),
+        (["--only", "fedrep@mars"], "no mars here"),
+        (["--mine", "/no/such.py"], "is not there"),
+        (["--nope"], "--nope: unknown"),
+        (["lr=1"], "of keys it takes"),
+        (["--resume"], "there is no bench"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], part: str
+) -> None:
+    assert run(["bench", *words, f"run-dir={tmp_path}"]) == 2
+    assert part in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_set_that_is_not_here_is_left_out_by_name(
+    tmp_path: Path,
+    here: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    gone = {"dataset": "csv", "data-file": str(tmp_path / "no.csv"), "label-column": "y"}
+    quick(monkeypatch, {"gone": gone, "moons": small()["moons"]})
+    words = ["bench", "--quick", "--only", "constant", f"run-dir={tmp_path / 'runs'}"]
+    assert run(words) == 0
+    assert "gone is left out:" in capsys.readouterr().err
+    assert [*BenchFolder.there(the_folder(tmp_path / "runs")).plan["sets"]] == ["moons"]
+    quick(monkeypatch, {"gone": gone})
+    with pytest.raises(ConfigError, match="no data set of it is here"):
+        from corsage.app.bench.command import planned
+
+        planned({"--quick": ""}, {})
+
+
+@pytest.mark.slow  # real processes: 20 s of CPU
+def test_killed_three_times_the_bench_writes_the_same_bytes(tmp_path: Path) -> None:
+    script = str(Path(corsage.__file__).with_name("run_simulation.py"))
+    words = ["bench", "--quick", "--only", "constant@moons,local@moons,fedrep@moons"]
+
+    def started(*more: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, script, *more], stderr=subprocess.DEVNULL,
+                                stdout=subprocess.DEVNULL, env=dict(os.environ))  # fmt: skip
+
+    whole = started(*words, f"run-dir={tmp_path / 'whole'}")
+    assert whole.wait() == 0
+    process = started(*words, f"run-dir={tmp_path / 'killed'}")
+    for number in (1, 3, 5):
+        journals = tmp_path.glob("killed/*/journal.jsonl")
+        for _ in range(6000):
+            if any(len(p.read_bytes().splitlines()) >= number for p in journals):
+                break
+            time.sleep(0.02)
+            journals = tmp_path.glob("killed/*/journal.jsonl")
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process = started("bench", "--resume", f"run-dir={tmp_path / 'killed'}")
+    assert process.wait() == 0
+    names = ("results.jsonl",)
+    folders = [the_folder(tmp_path / name) for name in ("whole", "killed")]
+    for name in names:
+        assert folders[0].joinpath(name).read_bytes() == folders[1].joinpath(name).read_bytes()
