@@ -69,7 +69,8 @@ def split_user(
         train = np.delete(train, test)
     if validation > 0:  # the test is drawn before, so it is the same without
         size = min(max(round(total * validation), 1), len(train) - 1)
-        held = choose(labels[train], size, rng, keep_one=True) if size else np.arange(0)
+        own = generator(seed, "validation", user)
+        held = choose(labels[train], size, own, keep_one=True) if size else np.arange(0)
         train, test = np.delete(train, held), train[held]
     if max_train_samples and len(train) > max_train_samples:
         train = train[choose(labels[train], max_train_samples, rng)]
