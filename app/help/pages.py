@@ -123,7 +123,7 @@ def strategy(name: str) -> Iterator[RenderableType]:
 
 def data_set(name: str) -> Iterator[RenderableType]:
     """A data set: what its file says, and the keys that are not of all."""
-    module = SOURCES / "datasets" / f"{DATASETS[name]}.py"
+    module = SOURCES / "datasets" / f"{DATASETS[name].replace('.', '/')}.py"
     yield f"dataset={name}\n"
     yield ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or ""
     shared = set(names(GROUPS["data"]))
