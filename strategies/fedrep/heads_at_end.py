@@ -132,7 +132,7 @@ def unfit(strategy: Any_, network: Network) -> str:
     ):
         return f"{strategy.name} has no body that all users share"
     whys = {
-        "the model is a head and nothing else": not network.body.stop,
+        "the model is a head and nothing else": not network.body.stop and network.rear is network,
         f"the head must be one linear layer: {network.why}".removesuffix(": "): (
             not network.linear_head or not network.split_exact
         ),
