@@ -149,6 +149,8 @@ def watch(network: Network, head: nn.Module, example: Tensor, found: Findings) -
         found.split_exact, found.why = False, f"{name} takes more than one tensor"
     elif not same(output, calls[0][1]):
         found.split_exact, found.why = False, f"something follows {name} in the model"
+    elif tied(network):  # another head would be another body
+        found.split_exact, found.why = False, "the body uses parameters of the head"
     else:
         # A subclass or a parametrised layer computes something else than x W' + b.
         own = sum(p.numel() for p in head.parameters()) == network.head.stop - network.head.start
@@ -163,8 +165,6 @@ def check_cacheable(network: Network, example: Tensor, found: Findings) -> None:
         if id(module) not in mine and (draws(module) or keeps_statistics(module)):
             kind = type(module).__name__
             found.cacheable, found.why = False, f"{kind} ({name}) in the body changes in training"
-    if tied(network):
-        found.cacheable, found.why = False, "the body uses parameters of the head"
     before = [b.clone() for b in network.module.buffers()]
     with running(network, False), Asked() as asked:
         calm = network.features(example)

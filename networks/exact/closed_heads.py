@@ -169,12 +169,6 @@ class Means:
         values, vectors = torch.linalg.eigh(within)
         return values.clamp_min(0), vectors
 
-    def precision(self, delta: float) -> Tensor:
-        """V^-1."""
-        values, vectors = self.spectrum
-        found: Tensor = (vectors / (values + delta)) @ vectors.t()
-        return found
-
 
 @dataclass(frozen=True)
 class Own:
@@ -251,12 +245,12 @@ def _of_gauss(own: Own, means: Means, left: Tensor, pulls: tuple[float, ...]) ->
     With T = x_c + kappa m_c and nu = n_c + kappa, less the record in its own class, a discriminant
     is z'V^-1 T / nu - T'V^-1 T / (2 nu^2).
     """
-    (g, m), z, mine, found = means.classes, own.z[:, :-1], own.y.bool(), []
+    (g, m), (values, vectors), mine, found = means.classes, means.spectrum, own.y.bool(), []
+    z, m = own.z[:, :-1] @ vectors, m @ vectors
     x, cooler = own.y.t() @ z, own.z.new_tensor(COOLER)[:, None, None, None]
     frequent = torch.stack([told(left, g, count) + g.log() for count in PSEUDO_COUNTS])
     for delta in RIDGES:
-        precision = means.precision(delta)
-        zv, xv, mv = (part @ precision for part in (z, x, m))
+        zv, xv, mv = (part / (values + delta) for part in (z, x, m))
         zz, zx, zm = (zv * z).sum(1, keepdim=True), zv @ x.t(), zv @ m.t()
         xx, xm, mm = (xv * x).sum(1), (xv * m).sum(1), (mv * m).sum(1)
         for kappa in pulls:

@@ -50,8 +50,6 @@ NO_HEADS = "no heads at the end (end-heads)"
 SOLVED_LOSSES = ("cross-entropy", "logistic", "squared")
 FEWEST_VOTERS = 8
 """So many users that were drawn in no round vote alone: nothing has seen their records."""
-MOST_PULL = 1e6
-"""Beyond it a head is all users'."""
 Any_ = Strategy[Any, Any]
 
 
@@ -132,7 +130,7 @@ def unfit(strategy: Any_, network: Network) -> str:
     ):
         return f"{strategy.name} has no body that all users share"
     whys = {
-        "the model is a head and nothing else": not network.body.stop,
+        "the model is a head and nothing else": not network.body.stop and network.rear is network,
         f"the head must be one linear layer: {network.why}".removesuffix(": "): (
             not network.linear_head or not network.split_exact
         ),
@@ -372,7 +370,7 @@ def finding(strategy: Any_, found: AtEnd, head: str) -> Finding:
     strength, of_numbers = found.strengths[head], strategy.job.network.criterion.numbers
     pulled = {"exact": "weight of all users' head", "gauss": "weight of all users' means"}
     rows = [("left out, of the training records", said(found, head, of_numbers))]
-    if head in pulled and strength.pull < MOST_PULL:
+    if head in pulled:
         rows.append((pulled[head], f"that of {strength.pull:g} records"))
     if strength.pooled < 1:
         rows.append(("share of all users in each cluster's", f"{strength.pooled:g}"))

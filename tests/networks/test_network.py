@@ -7,8 +7,10 @@ from torch import nn
 
 from corsage.core.configuration.key_groups import ModelKeys
 from corsage.core.errors import ModelError
+from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
 from corsage.networks.network import Network
+from corsage.networks.user_scores import outputs_of_heads, outputs_of_models
 
 X = torch.linspace(-1, 1, 3 * 6).reshape(3, 6)
 
@@ -201,11 +203,17 @@ def test_dropout_in_the_head_does_not_hinder_caching():
     assert net.cacheable and net.stochastic
 
 
-def test_tied_body_and_head_are_not_cacheable():
+def test_a_head_that_the_body_uses_is_not_taken_apart_from_it():
+    """Under another head the features are others: no head is solved or judged on features alone."""
     module = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
     module[0].weight = module[1].weight
     net = Network(module, "1", X)
-    assert not net.cacheable and "parameters of the head" in net.why
+    assert not net.cacheable and "parameters of the head" in net.why and not net.linear_head
+    rows = np.random.default_rng(0).normal(size=(2, net.whole.stop)).astype(np.float32)
+    rows[:, net.body] = rows[0, net.body]
+    data = Examples(X[[0, 1, 2, 0]], torch.zeros(4, dtype=torch.long), np.array([2, 2]))
+    found = outputs_of_heads(net, rows[0, net.body], rows[:, net.head], data)
+    assert torch.equal(found, outputs_of_models(net, rows, data))
 
 
 def test_inspection_leaves_no_trace():

@@ -246,6 +246,22 @@ def test_what_has_no_heads_says_why() -> None:
         assert f"no heads at the end (end-heads): {why}" in " ".join(noted.notes)
 
 
+@pytest.mark.parametrize("name", ["fedavg", "fedper"])
+def test_heads_stand_over_a_body_that_is_frozen(name: str) -> None:
+    """A body that came trained: all that travels is a head."""
+    rng, net = np.random.default_rng(0), nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    data = {}
+    for user in range(6):
+        x = rng.normal(size=(30, 4)).astype(np.float32)
+        data[str(user)] = (x, x[:, :3].argmax(1))
+    keys = {"num_rounds": 1, "frozen": "0", "end_heads": "exact", "new_users": 0.17}
+    run = corsage.simulate(name, data, model=net, scale="none", progress=False, **keys)
+    for row in (run[f"{name}+exact"], run[f"{name}+exact+new"]):
+        assert row.evaluate() == row.per_user and row.score.mean > run[name].score.mean
+        own = row.user(row.users[0]).module()
+        assert torch.equal(own[0].weight, net[0].weight)
+
+
 class Normed(nn.Module):
     """A body with BatchNorm."""
 
