@@ -13,9 +13,9 @@ It sends y_i and c_i+ - c_i; over the round's users S out of N the server takes
 so that c is the mean of all users' c_i after every round. With `weighting=examples` both sums, and
 so the mean that c is, weigh users by their examples.
 
-With `robust` users send c_i+, and c goes to the rule's average of those, by |S|/N of the way. A rule
-on changes would forget what each of them has changed before: sums over rounds of medians drift away
-from all c_i, and take the users with them.
+With `robust` users send c_i+, and c goes to the rule's average of those, by |S|/N of the way. A
+rule on changes would not do: sums over rounds of their medians drift away from all c_i, and take
+the users with them.
 
 The paper's local steps have no momentum. The key `momentum` is respected all the same, so that
 methods can be compared under one protocol. Then x - y_i is eta_l times a sum of the corrected
