@@ -19,7 +19,7 @@ Work = Callable[[list[str]], int | None]
 Made = Callable[[Work], Callable[[list[str]], int]]
 
 NO_MEMORY = re.compile("MemoryError|(failed to map segment|can(no|')t allocate memory)", re.I)
-FULL = "the process has no memory left: give it more (ulimit -v), or fewer or smaller users at once"
+STARVED = "the process has no memory left: give it more (ulimit -v), or fewer users at once"
 
 
 def complain(error: object, code: int) -> int:
@@ -47,7 +47,7 @@ def exit_code(work: Callable[[], int | None], mistakes: Errors = UNUSABLE) -> in
     except (MemoryError, ImportError, OSError, RuntimeError) as error:
         if not NO_MEMORY.search(f"{type(error).__name__}: {error}"):
             raise
-        return complain(f"{FULL} ({in_a_line(error)}).", 1)
+        return complain(f"{STARVED} ({in_a_line(error)}).", 1)
 
 
 def command(usage: str, mistakes: Errors = UNUSABLE, needs_words: bool = False) -> Made:
