@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from flwr.app import Context, Message
+from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
-from flwr.clientapp.typing import Mod
+from flwr.clientapp.typing import ClientAppCallable, Mod
+from flwr.common.constant import ErrorCode
 
 from corsage.app.nodes.deployed import is_client
 from corsage.core.errors import ConfigError
@@ -62,7 +63,7 @@ def make_client_app(
 
         parts = own_of(data, model, train, client_fn, Columns(label, tuple(feature_columns)))
     app, desk = ClientApp(mods=list(mods)), Desk(parts, private(train_mods))
-    app.train(mods=list(train_mods))(partial(desk.answer, "train"))
+    app.train(mods=[refused_here, *train_mods] if train_mods else [])(partial(desk.answer, "train"))
     app.evaluate()(partial(desk.answer, "evaluate"))
     app.query()(partial(desk.answer, "query"))
     return app
@@ -109,6 +110,19 @@ def private(mods: Sequence[Mod]) -> str:
         if mod in (fixedclipping_mod, adaptiveclipping_mod):
             return str(getattr(mod, "__name__", mod))
     return ""
+
+
+def refused_here(message: Message, context: Context, answer: ClientAppCallable) -> Message:
+    """The reply, to the message also where a mod refuses what comes back, and answers that."""
+    reply = answer(message, context)
+    if not reply.has_error() or reply.error.code != ErrorCode.MOD_FAILED_PRECONDITION:
+        return reply
+    reason = (
+        f"{reply.error.reason} Such a mod is for methods whose users send back the arrays that "
+        "they are sent, and no others, as those of strategy=fedavg do; take it out, or another "
+        "strategy."
+    )
+    return Message(Error(reply.error.code, reason), reply_to=message)
 
 
 app = make_client_app()

@@ -132,7 +132,11 @@ OTHER_PROBLEMS: dict[str, tuple[str, dict[str, Any]]] = {
         "mixed-model",
         {**CLASSES, "model": "linear", "loss": "logistic", "num-rounds": 12}
         | {"mixed-aside": "always", "mixed-variances": "one"},
-    )
+    ),
+    "fedrep-convex, five neighbours": (
+        "fedrep-convex",
+        {**CLASSES, "fedrep-convex-neighbours": 5},
+    ),
 }
 """Strategies on a problem that is not theirs above."""
 

@@ -8,6 +8,7 @@ from corsage.clients.base import Got, Sent
 from corsage.clients.fedavg import FedAvgClient
 from corsage.core.configuration.train_keys import TrainKeys
 from corsage.core.messages.asked import Takes, floats
+from corsage.core.messages.wire import ROWS_BY_USER
 from corsage.networks.batches import Examples
 from corsage.networks.proximal import Pull
 from corsage.strategies.scaffold import ScaffoldKeys
@@ -31,7 +32,9 @@ class ScaffoldClient(FedAvgClient[ScaffoldKeys]):
         change = np.zeros_like(c_i)
         np.divide(x - y, scale, out=change, where=scale > 0, casting="same_kind")
         change -= np.where(scale > 0, c, np.float32(0.0))
-        return Sent(mean={"model": y, "variate": change}, keep={"variate": c_i + change})
+        whole = ROWS_BY_USER in got.options  # a robust rule compares variates
+        told = c_i + change if whole else change
+        return Sent(mean={"model": y, "variate": told}, keep={"variate": c_i + change})
 
 
 def gradients_taken(steps: int, keys: TrainKeys) -> float:

@@ -13,6 +13,10 @@ It sends y_i and c_i+ - c_i; over the round's users S out of N the server takes
 so that c is the mean of all users' c_i after every round. With `weighting=examples` both sums, and
 so the mean that c is, weigh users by their examples.
 
+With `robust` users send c_i+, and c goes to the rule's average of those, by |S|/N of the way. A
+rule on changes would not do: sums over rounds of their medians drift away from all c_i, and take
+the users with them.
+
 The paper's local steps have no momentum. The key `momentum` is respected all the same, so that
 methods can be compared under one protocol. Then x - y_i is eta_l times a sum of the corrected
 gradients in which each counts sum_{j <= steps left} momentum^j; K eta_l in (4) becomes eta_l
@@ -77,6 +81,8 @@ class Scaffold(GlobalModel[ScaffoldKeys, ScaffoldState]):
     def prepare(self) -> None:
         """c is a mean over all users: what one weighs must not change with who takes part."""
         self.job.lasting = True
+        if self.config.robust.on:
+            self.changes = ()
 
     def initial(self, network: Network) -> ScaffoldState:
         """x_0, and c = 0."""
@@ -91,5 +97,6 @@ class Scaffold(GlobalModel[ScaffoldKeys, ScaffoldState]):
         step, model = self.keys.scaffold_server_lr, self.state.model
         share = share_of_all(self.job, self.config, replies.weight)
         x = np.float32(1.0 - step) * model + np.float32(step) * replies.mean["model"]
-        c = self.state.variate + share * replies.mean["variate"]
+        c, came = self.state.variate, replies.mean["variate"]
+        c = c + share * (came if self.changes else came - c)
         return ScaffoldState(x.astype(np.float32), c.astype(np.float32))

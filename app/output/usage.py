@@ -18,6 +18,9 @@ Errors = type[Exception] | tuple[type[Exception], ...]
 Work = Callable[[list[str]], int | None]
 Made = Callable[[Work], Callable[[list[str]], int]]
 
+NO_MEMORY = re.compile("MemoryError|(failed to map segment|can(no|')t allocate memory)", re.I)
+STARVED = "the process has no memory left: give it more (ulimit -v), or fewer users at once"
+
 
 def complain(error: object, code: int) -> int:
     """One line to the error stream, of characters that can be read; returns the exit code."""
@@ -41,6 +44,10 @@ def exit_code(work: Callable[[], int | None], mistakes: Errors = UNUSABLE) -> in
         return complain(error, error.code)
     except KeyboardInterrupt:
         return complain("interrupted.", 130)
+    except (MemoryError, ImportError, OSError, RuntimeError) as error:
+        if not NO_MEMORY.search(f"{type(error).__name__}: {error}"):
+            raise
+        return complain(f"{STARVED} ({in_a_line(error)}).", 1)
 
 
 def command(usage: str, mistakes: Errors = UNUSABLE, needs_words: bool = False) -> Made:

@@ -7,6 +7,7 @@ and variances that the data do not tell are held at 0 (identified.py).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -75,6 +76,11 @@ class OwnFit:
     ----------
     job, keys, state : the mixed model's.
     varies : 1 for coefficients that differ between users (d,); None: all do.
+
+    Attributes
+    ----------
+    exact : whether sums are those of a regression.
+    quiet : whether users may have no noise: labels of one class have none.
     """
 
     def __init__(
@@ -82,6 +88,7 @@ class OwnFit:
     ) -> None:
         self.job, self.keys, self.state, self.varies = job, keys, state, varies
         self.exact = job.loss == "squared"
+        self.quiet = False
 
     def solve(self, everybody: Users, number: int) -> None:
         """The most likely covariances, and all centres."""
@@ -196,7 +203,8 @@ class OwnFit:
         varies = units.sound if self.varies is None else units.sound * self.varies
         tree, _ = self.told(part(whole, kept), varies)
         found = near(tree, np.flatnonzero(varies))
-        return Scores.of(whole.users, users.counts, Expected.of(found, whole.levels[0]), ~aside)
+        scores = Scores.of(whole.users, users.counts, Expected.of(found, whole.levels[0]), ~aside)
+        return replace(scores, within=np.maximum(scores.within, 0.0)) if self.quiet else scores
 
     # What the data do not tell, and how sure the rest is.
 

@@ -50,7 +50,7 @@ class Algorithm(Generic[K, S]):
 
     name: ClassVar[str] = ""
     by_user: ClassVar[tuple[str, ...]] = ()  # arrays that come one row a user, not as their mean
-    changes: ClassVar[tuple[str, ...]] = ()  # arrays that are sent as changes, not as new values
+    changes: tuple[str, ...] = ()  # arrays that are sent as changes, not as new values
     unprotected: ClassVar[str] = ""  # why no robust average is possible, if none is
     no_server_step: ClassVar[str] = ""  # why the server has no step of its own, if it has none
     untrained: ClassVar[str] = ""  # why users take no gradient steps on batches, if they do not

@@ -15,6 +15,7 @@ import pytest
 
 from corsage.app.command import run
 from corsage.app.help.commands import COMMANDS
+from corsage.app.output.usage import exit_code
 from corsage.app.states.database import Database
 from corsage.app.states.store import states_of
 from corsage.clients.base import Got, Sent
@@ -338,3 +339,20 @@ def test_resume_under_another_config_is_refused(
     _, line = fail(["--resume", str(folder)], capsys)
     assert "damaged" in line
     assert "--from-round 0" in line
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), ImportError("x.so: failed to map segment from shared object")]
+)
+def test_a_process_without_memory_ends_with_a_line(
+    error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work() -> int:
+        raise error
+
+    assert exit_code(work) == 1
+    said = capsys.readouterr().err
+    assert "no memory left: give it more" in said and said.count("\n") == 1
+    error = RuntimeError("a defect")
+    with pytest.raises(RuntimeError):
+        exit_code(work)

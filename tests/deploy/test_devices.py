@@ -158,13 +158,15 @@ def test_same_devices_for_any_strategy(fleet, tmp_path):
 def test_all_devices_are_killed_at_once(tmp_path: Path) -> None:
     """And started again: the run waits for them, and ends with an undisturbed run's numbers.
 
-    Each is killed before it keeps its second round, so no reply of that round is there.
+    Each is killed before it keeps its second round, so no reply of that round is there. They are
+    back one after the other: without `min-users` the first would play the round alone.
     """
+    keys = FEDREP + WORDS + " min-users=3"
     points = {user: Point(f"/state-{user}/fedrep-.*/2.safetensors$") for user in USERS}
     fleet = Fleet(tmp_path, points=points, hasty=USERS)
     try:
         fleet.start("seed=3")
-        run = fleet.run(FEDREP + WORDS)
+        run = fleet.run(keys)
         for user in USERS:
             fleet.stands_still(user, run)
         for user in USERS:
@@ -173,7 +175,7 @@ def test_all_devices_are_killed_at_once(tmp_path: Path) -> None:
         for user in USERS:
             fleet.start_node(user)
         folder = fleet.finish(run)
-        undisturbed = fleet.finish(fleet.run(FEDREP + WORDS))
+        undisturbed = fleet.finish(fleet.run(keys))
     finally:
         fleet.stop()
     assert [row["users"] for row in rows(folder, "fedrep")] == [3, 3, 3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,11 +60,13 @@ def test_with_momentum_a_variate_is_a_mean_of_the_users_gradients() -> None:
 
 
 class Variates(Callback):
-    """Compares the server's variate with the mean of the users' after every round."""
+    """Compares the server's variate with the users' mean, or what a rule says, in every round."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, weights: NDArray[Any]) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, weights: NDArray[Any], rule: Any = None
+    ) -> None:
         self.own: dict[str, NDArray[Any]] = {}
-        self.weights, self.rounds = weights, 0
+        self.weights, self.rule, self.rounds = weights, rule, 0
         train = ScaffoldClient.train
 
         def listen(client: ScaffoldClient, got: Got, data: Examples) -> Sent:
@@ -76,7 +79,8 @@ class Variates(Callback):
     def on_round_end(self, strategy: Strategy[Any, Any], row: dict[str, Any]) -> None:
         server = strategy.state.variate
         own = [self.own.get(str(u), np.zeros_like(server)) for u in range(12)]
-        mean = np.average(own, axis=0, weights=self.weights)
+        weighted = partial(np.average, weights=self.weights)
+        mean = (self.rule or weighted)(own, axis=0)
         assert np.abs(server).max() > 1e-3
         assert np.allclose(server, mean, atol=1e-5)
         self.rounds += 1
@@ -93,6 +97,15 @@ def test_the_servers_variate_is_the_mean_of_the_users(
     check = Variates(monkeypatch, np.array(sizes if weighting == "examples" else [1] * 12))
     how = {"fraction_train": share, "weighting": weighting, "momentum": momentum}
     federate("scaffold", 3, [check], size_sigma=0.8, **how)
+    assert check.rounds == 4
+
+
+def test_under_a_rule_the_servers_variate_is_that_of_the_users(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The median of c_i, in which nothing adds up that medians of changes leave over."""
+    check = Variates(monkeypatch, np.ones(12), np.median)
+    federate("scaffold", 3, [check], size_sigma=0.8, fraction_train=1.0, robust="median")
     assert check.rounds == 4
 
 

@@ -302,6 +302,15 @@ def test_where_one_node_hosts_several_users_only_that_node_is_refused() -> None:
     assert any("LocalDpMod protects what a node sends" in note for note in notes.notes)
 
 
+@pytest.mark.parametrize("name", ["l2gd", "ifca", "local"])
+def test_a_method_of_other_arrays_than_its_model_is_refused_in_a_line(name: str) -> None:
+    """Flower's mods answer the reply that they refuse, and not the message."""
+    mod = LocalDpMod(1.0, 1.0, 1.0, 0.5)
+    with pytest.raises(CorsageError, match=r"LocalDpMod expects .* take it out") as refused:
+        made(name).start(LocalGrid(make_client_app(train_mods=[mod]), 12))
+    assert "\n" not in str(refused.value)
+
+
 def test_such_a_mod_is_for_training_only() -> None:
     with pytest.raises(ConfigError, match="adaptiveclipping_mod: give it as one of train_mods"):
         make_client_app(mods=[adaptiveclipping_mod])

@@ -15,9 +15,9 @@ from corsage.solvers.known_clusters.mixed_model import unpack
 
 STEEPEST = 2.0
 MATRIX_ROUNDING = 1e-6
+"""The share of a matrix that may be rounding."""
 FIRST_WEIGHT, FIRST_SCORE = 3 / 16, float(np.log(3))
 """Of a row, where iterated least squares begins from the mean (y + 1/2) / 2 of two classes."""
-"""The share of a matrix that may be rounding."""
 LOOKED_AT_ONCE = 8192
 """Users whose matrices are looked at at once."""
 

@@ -266,9 +266,21 @@ def classes(bad: tuple[int, ...] = ()) -> Table:
     return without({"x": x, "y": y, "user": user, "cluster": cluster, "test": test}, bad)
 
 
-def logistic(folder: Path, bad: tuple[int, ...] = ()) -> tuple[MixedModel[Any], Result, list[str]]:
+def logistic(
+    folder: Path, bad: tuple[int, ...] = (), of: Table | None = None
+) -> tuple[MixedModel[Any], Result, list[str]]:
     keys = {"loss": "logistic", "labels": "classes", "mixed_variances": "one", "num_rounds": 6}
-    return run(folder, classes(bad), nodes=USERS - len(bad), **keys)
+    return run(folder, of or classes(bad), nodes=USERS - len(bad), **keys)
+
+
+def test_who_has_one_class_alone_is_not_set_aside(tmp_path: Path) -> None:
+    """Nor who has one record of the other: its labels leave no noise, and it does not lie."""
+    honest = classes()
+    one = np.isin(honest["user"], (5, 8, 12)) & ~honest["test"]
+    y = np.where(one, 0, honest["y"])
+    y[np.flatnonzero(one)[0]] = 1
+    strategy, _, _ = logistic(tmp_path, of={**honest, "y": y})
+    assert strategy.state.aside.users and not strategy.state.aside.named
 
 
 @pytest.mark.parametrize("lie", ["rows", "sums", "later"])
