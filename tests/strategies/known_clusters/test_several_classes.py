@@ -133,15 +133,21 @@ def test_users_with_classes_of_their_own_have_intercepts_of_their_own() -> None:
     assert loss["mixed-model"] < min(0.6 * loss["exact-global"], loss["exact-local"])
 
 
-def test_who_falls_silent_is_left_out_and_a_floor_holds(file: dict[str, Any]) -> None:
-    """The sums of the others are of a problem without it."""
+@pytest.mark.parametrize("strengths", [{"known_gamma": 0.5, "known_lambda": 0.5}, {}])
+@pytest.mark.parametrize("gone", ["5", "345"])
+def test_who_falls_silent_is_left_out_and_a_floor_holds(
+    gone: str, strengths: dict[str, Any], file: dict[str, Any]
+) -> None:
+    """The sums of the others are of a problem without it, be it a user or a whole cluster."""
 
     def fails(number: int, task: Task) -> bool:
-        return number > 3 and any("5" in own for own in (task.users, *task.members.values()))
+        own = {*task.users, *(user for some in task.members.values() for user in some)}
+        return number > 3 and bool(own & {*gone})
 
-    keys = {**file, "known_gamma": 0.5, "known_lambda": 0.5, "ridge": 0.1, "min_share": 3}
-    _, result, notes = federate("mixed-model", grid=Watched(3, fails), **keys)
-    assert np.isfinite(result.summaries[0].loss.mean)
+    keys = {**file, **strengths, "ridge": 0.1, "min_share": 3, "num_rounds": 1}
+    grid = Watched(USERS, fails)
+    strategy, result, notes = federate("mixed-model", grid=grid, **keys)
+    assert np.isfinite(result.summaries[0].loss.mean) and not strategy.finished()
     assert any("min-share" in note for note in notes.notes)
 
 
