@@ -42,7 +42,8 @@ class FlooredClient(CohortClient[MixedModelKeys]):
 
     def parts(self, data: Examples) -> Ints:
         """The part of each row: sums are of whole parts, and no row stands out in its own."""
-        return self.folds_of(data.sizes)[1] if self.keys.folded else np.zeros(len(data.y), np.int64)
+        folded = self.keys.folded or self.network.criterion.name == "cross-entropy"
+        return self.folds_of(data.sizes)[1] if folded else np.zeros(len(data.y), np.int64)
 
     def folds_of(self, sizes: Ints) -> tuple[Ints, Ints]:
         """The user of each row, and its fold: they are drawn for each user alone."""

@@ -255,6 +255,6 @@ def shown(case: str, runs: list[Runs]) -> list[Figure]:
 
 EXPERIMENT = Experiment(
     what="classes on auto: exchanges until converged, beside EM, on landmine's and donors' shapes",
-    takes="3 min; --quick 30 s",
+    takes="5 min; --quick 30 s",
     measure=measure,
 )

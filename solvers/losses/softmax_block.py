@@ -8,7 +8,8 @@ large by conjugate gradients, which take products with the Hessian.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache, cached_property
+from logging import getLogger
 
 import torch
 from torch import Tensor
@@ -24,8 +25,11 @@ MOST_CURVED = 0.5
 """The largest curvature in a sample's scores."""
 MOST_WITH_MATRICES = 600
 """Numbers of a user's model, along the axes of its rows, up to which systems are solved at once."""
+MOST_WITH_ONE_MATRIX = 3000
+"""The same where conjugate gradients do not come to their end: user by user."""
 LOOSE, CLOSE_ENOUGH, MOST_PRODUCTS = 0.1, 1e-3, 500
 """What conjugate gradients may leave of a gradient: at first, and near the end; when they stop."""
+log = getLogger("corsage")
 
 
 class SoftmaxBlock:
@@ -130,7 +134,10 @@ class SoftmaxBlock:
 
     def prox(self, centre: Tensor, kappa: Tensor, start: Tensor) -> Tensor:
         """argmin f_i(x) + kappa_i/2 |x - centre_i|^2."""
-        return self._found(kappa, kappa[:, None] * centre, start)[0]
+        x, found = self._found(kappa, kappa[:, None] * centre, start)
+        if not found.all():
+            say_unsettled()
+        return x
 
     def minimise(self, slope: Tensor, start: Tensor) -> Tensor:
         """argmin f_i(x) + <slope_i, x>; NaN if none is found."""
@@ -184,15 +191,21 @@ class SoftmaxBlock:
             return (g - g.mean(1, keepdim=True)).flatten(1)
 
         def solve(z: Tensor, damping: Tensor, right: Tensor) -> Tensor:
-            told = torch.bmm(rows, models(z).mT).softmax(2)
-            if right.shape[1] <= MOST_WITH_MATRICES:
-                h = (self.share[..., None, None] * curved(told, rows * unit)).flatten(3)
-                h = h.flatten(1, 2)
-                own = (weight * unit * unit).expand(shape).flatten(1) + damping[:, None]
-                flat_axes = (s <= 0)[:, None].expand(shape).flatten(1)
-                h.diagonal(dim1=1, dim2=2).add_(torch.where(flat_axes, 1, own))
-                h.view(*shape, *shape[1:]).diagonal(dim1=2, dim2=4).add_(1 / self.classes)
-                return solved(h, right)
+            told, size = torch.bmm(rows, models(z).mT).softmax(2), right.shape[1]
+
+            def by_matrices(some: Tensor) -> Tensor:
+                share, own = self.share[some], (weight * unit.square())[some]
+                h = share[..., None, None] * curved(told[some], (rows * unit)[some])
+                flat_axes = (s[some] <= 0)[:, None]
+                own = torch.where(flat_axes, 1, own + damping[some, None, None])
+                h.view(len(some), size, size).diagonal(dim1=1, dim2=2).add_(
+                    own.expand(-1, *shape[1:]).flatten(1)
+                )
+                h.diagonal(dim1=2, dim2=4).add_(1 / self.classes)
+                return solved(h.flatten(3).flatten(1, 2), right[some])
+
+            if size <= MOST_WITH_MATRICES:
+                return by_matrices(torch.arange(len(right), device=right.device))
 
             def product(p: Tensor) -> Tensor:
                 at = models(p)
@@ -201,7 +214,10 @@ class SoftmaxBlock:
                 return back(scores, at).flatten(1) + damping[:, None] * p
 
             left = (lengths(right) / force.clamp(min=torch.finfo(right.dtype).tiny)).sqrt()
-            return conjugate_gradients(product, right, left.clamp(CLOSE_ENOUGH, LOOSE))
+            step, far = conjugate_gradients(product, right, left.clamp(CLOSE_ENOUGH, LOOSE))
+            for user in far.nonzero() if size <= MOST_WITH_ONE_MATRIX else ():
+                step[user] = by_matrices(user)
+            return step
 
         force = self._force(unit) + lengths((unit * pull).flatten(1))
         functions = Functions(gradient, solve, torch.ones_like(force), force, coercive=held)
@@ -210,6 +226,15 @@ class SoftmaxBlock:
             step = models(users_newton.direction(functions, functions.start(z), 0.0))
             found &= torch.bmm(rows, step.mT).abs().amax((1, 2)) <= SETTLED
         return models(z), found
+
+
+@cache
+def say_unsettled() -> None:
+    """A line about proximal steps with slopes that are more than rounding, once a process."""
+    log.warning(
+        "some users' proximal steps are not exact to the last digits: their features' units are "
+        "very different; scale them."
+    )
 
 
 def by_class(x: Tensor, classes: int, width: int) -> Tensor:
@@ -248,8 +273,10 @@ def solved(h: Tensor, right: Tensor) -> Tensor:
     return torch.cholesky_solve(right[..., None], factor)[..., 0]
 
 
-def conjugate_gradients(product: Callable[[Tensor], Tensor], right: Tensor, left: Tensor) -> Tensor:
-    """x of product(x) = right for every user (n, d), as long as |rest| is above left |right|."""
+def conjugate_gradients(
+    product: Callable[[Tensor], Tensor], right: Tensor, left: Tensor
+) -> tuple[Tensor, Tensor]:
+    """x of product(x) = right for every user (n, d), and whose |rest| is above left |right|."""
     x, rest = torch.zeros_like(right), right
     along, size = right, right.square().sum(1)
     enough = left.square() * size
@@ -264,4 +291,4 @@ def conjugate_gradients(product: Callable[[Tensor], Tensor], right: Tensor, left
         after = rest.square().sum(1)
         along = rest + torch.where(going, after / size, 0)[:, None] * along
         size = after
-    return x
+    return x, size > enough

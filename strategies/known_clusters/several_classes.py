@@ -16,65 +16,56 @@ one. Where both strengths are numbers, or `ridge` is, (2.3) is solved as it is.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 
 import numpy as np
-import torch
 
 from corsage.core.arrays import Arrays, Floats
-from corsage.core.counts import Number
 from corsage.core.errors import ConfigError
 from corsage.core.messages.replies import Replies
 from corsage.solvers.known_clusters.centre_descent import Centres, Descent
-from corsage.solvers.known_clusters.mixed_model import unpack
 from corsage.solvers.known_clusters.multinomial import NO_FOLD
-from corsage.solvers.losses.softmax_block import by_class, flat
 from corsage.strategies.known_clusters.aside import UNGUARDED
+from corsage.strategies.known_clusters.class_descent import Descents, Shape
 from corsage.strategies.known_clusters.class_strengths import (
     STRENGTH_GRID,
     Candidate,
     Scale,
     Strength,
 )
-from corsage.strategies.known_clusters.clusters.cohorts import Cohort, Present
+from corsage.strategies.known_clusters.clusters.cohorts import Cohort
 from corsage.strategies.known_clusters.clusters.strengths import AUTO
-from corsage.strategies.known_clusters.coins.conversation import (
-    Answer,
-    Request,
-    ask_each,
-    check_enough,
-)
-from corsage.strategies.known_clusters.mixed_solution import UNSETTLED, MixedSolution
-from corsage.strategies.known_clusters.mixed_state import AVERAGED, WITHHELD, Search
-from corsage.strategies.known_clusters.own_sums import note_floor
+from corsage.strategies.known_clusters.coins.conversation import Request, ask_each
+from corsage.strategies.known_clusters.mixed_solution import MixedSolution
+from corsage.strategies.known_clusters.mixed_state import Search
 from corsage.strategies.known_clusters.units import varying
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
-ASK_SQUARES, ASK_SLOPES = "classes-begin", "classes"
-"""What is asked: sums of squares, which the metric is made of; and sums at centres."""
 LEFT_OUT_FOLDS = 2
 """The folds that are left out for it, one by one."""
 ROUGH_SLOPE = 0.02
 """The share of the first slope at which a candidate is judged."""
-MOST_DESCENT_EXCHANGES = 1000
-"""Exchanges of one descent."""
+ENDLESS_CLASSES = (
+    "; not settled: weak strengths take long, and where classes can be told apart without error "
+    "there is no end; ridge=0.001 makes one"
+)
 
 
 class ClassesSolution(MixedSolution):
     """The mixed model's solution under the multinomial loss: all in one round."""
 
     @property
-    def classes(self) -> int:
-        """C."""
-        return int(self.job.agreed.num_classes)
+    def shape(self) -> Shape:
+        """Of a model."""
+        return Shape(self.size, int(self.job.agreed.num_classes), self.intercept)
 
     @property
     def d(self) -> int:
         """Coefficients of one class."""
-        return int(self.size // self.classes)
+        return self.shape.d
 
     @property
     def looks(self) -> bool:
@@ -113,15 +104,17 @@ class ClassesSolution(MixedSolution):
         """Strengths on auto, all centres, and the delivery of models."""
         self.present.need_somebody(number)
         self.state.enter(None)
-        squares, replies = yield from self._begun()
-        scale = Scale.of(squares.sum(0), self.intercept, self._share)
+        rounds = Descents(self.job, self.present, self.shape)
+        replies = yield from rounds.begin()
+        scale = Scale.of(rounds.squares.sum(0), self.intercept, self._share)
         strength, best = self._given(scale), list[Candidate]()
         for name in self._searched(strength):
-            best = yield from self._better(name, squares, scale, strength, best)
+            best = yield from self._better(name, rounds, scale, strength, best)
             strength = best[0].strength
-        final = self._candidate(squares, scale, strength, NO_FOLD, *best[:1])
-        yield from self._descend([final], scale, self.enough)
-        self._found(final, scale)
+        final = self._candidate(rounds, scale, strength, NO_FOLD, *best[:1])
+        yield from rounds.descend([final], self._told(scale), self.enough)
+        self._found(final, scale, rounds.names)
+        self.state.done = len(rounds.asked.cohorts) == len(self.present.cohorts)
         if self.delivers:
             delivery = partial(self.shown, deliver=True)
             yield ask_each(self.job, self.present, delivery, counted=True)
@@ -172,132 +165,53 @@ class ClassesSolution(MixedSolution):
         return names
 
     def _better(
-        self, name: str, squares: Floats, scale: Scale, strength: Strength, before: list[Candidate]
+        self, name: str, rounds: Descents, scale: Scale, strength: Strength, before: list[Candidate]
     ) -> Script[list[Candidate]]:
         """The best value of one strength, by left-out records: a candidate a fold."""
         tried = [replace(strength, **{name: value}) for value in STRENGTH_GRID[name]]
         found = [
             [
-                self._candidate(squares, scale, s, f, *before[f : f + 1])
+                self._candidate(rounds, scale, s, f, *before[f : f + 1])
                 for f in range(LEFT_OUT_FOLDS)
             ]
             for s in tried
         ]
-        yield from self._descend([one for own in found for one in own], scale, ROUGH_SLOPE)
+        together = [one for own in found for one in own]
+        yield from rounds.descend(together, self._told(scale), ROUGH_SLOPE)
         held = np.array([[one.held for one in own] for own in found]).sum(1)
         return found[int(np.argmin(held[:, 0] / np.maximum(held[:, 1], 1.0)))]
 
     def _candidate(
-        self, squares: Floats, scale: Scale, strength: Strength, fold: int, *start: Candidate
+        self, rounds: Descents, scale: Scale, strength: Strength, fold: int, *start: Candidate
     ) -> Candidate:
         """A problem, from 0 on, or from where another one ended."""
         every = np.ones(self.d)
         lam = scale.raw(strength.cluster_slopes, strength.cluster_intercepts, every, self.intercept)
         rho = scale.raw(strength.rho, strength.rho, every, self.intercept)
-        lam = lam if len(squares) > 1 else np.full(self.d, np.inf)
-        centres = Centres(squares, lam, rho, self.classes)
+        lam = lam if len(rounds.squares) > 1 else np.full(self.d, np.inf)
+        centres = Centres(rounds.squares, lam, rho, self.shape.classes)
         descent = Descent(np.zeros(centres.size))
         for one in start:
             there = centres.vector(*one.centres.models(one.descent.at))
             descent = Descent(there, one.descent.first)
         return Candidate(strength, centres, descent, fold)
 
-    def _found(self, final: Candidate, scale: Scale) -> None:
+    def _found(self, final: Candidate, scale: Scale, names: list[str]) -> None:
         """Write what was found into the state."""
-        state, places = self.state, [self.state.clusters.known.index(n) for n in self.asked.names]
+        state, places = self.state, [self.state.clusters.known.index(name) for name in names]
         w, wbar = final.centres.models(final.descent.at)
-        state.w[places], state.model = self.flat(w), self.flat(wbar[None])[0]
+        state.w[places], state.model = self.shape.flat(w), self.shape.flat(wbar[None])[0]
         strength, every = final.strength, np.ones(self.d)
         pulls = scale.raw(strength.slopes, strength.intercepts, self.varies, self.intercept)
         lam = scale.raw(strength.cluster_slopes, strength.cluster_intercepts, every, self.intercept)
         state.gamma[places] = state.used[places] = self._spread(pulls)
         state.lam[places] = self._spread(lam)
         state.classes = Search(json.dumps({**asdict(strength), "scale": [*scale]}))
-        state.change, state.done = (
-            final.descent.left,
-            len(self.asked.cohorts) == len(self.present.cohorts),
-        )
+        state.change = final.descent.left
 
     def _spread(self, strengths: Floats) -> Floats:
         """Strengths by coefficient (d,), of all classes (P,)."""
-        return np.asarray(self.flat(np.tile(strengths[:, None], self.classes)[None])[0])
-
-    # Exchanges.
-
-    def _begun(self) -> Script[tuple[Floats, Replies]]:
-        """Sum of z z' of each cluster."""
-        d = self.d
-        template = {"squares": np.zeros(d * (d + 1) // 2)}
-        self.asked = self.present
-        answers, replies = yield from self._ask(
-            ASK_SQUARES, lambda _: {}, template, (AVERAGED, WITHHELD)
-        )
-        note_floor(self.job, [answer for own in answers.values() for answer in own])
-        found = [added(own)["squares"] for own in answers.values()]
-        return unpack(np.stack(found), d), replies
-
-    def _descend(self, candidates: list[Candidate], scale: Scale, enough: float) -> Script[None]:
-        """Go down with all of them, side by side."""
-        names, present = self.asked.names, self.asked
-        for _ in range(MOST_DESCENT_EXCHANGES):
-            going = [one for one in candidates if not one.over(enough)]
-            if not going:
-                return
-            centres = [self.flat(one.centres.models(one.descent.next)[0]) for one in going]
-            by_name = dict(zip(names, np.stack(centres, 1), strict=True))
-            rows = partial(self._rows_of, going, scale, by_name)
-            k = len(going)
-            template: Arrays = {
-                "value": np.zeros(k), "held": np.zeros((k, 2)), "slopes": np.zeros((k, self.size))
-            }  # fmt: skip
-            answers, _ = yield from self._ask(ASK_SLOPES, rows, template)
-            if self.asked is not present:  # who is gone was in the sums before
-                present = self.asked
-                for one in candidates:
-                    one.descent = Descent(one.descent.at, one.descent.first)
-            sums = {name: added(own) for name, own in answers.items()}
-            for place, one in enumerate(going):
-                slopes = np.zeros((len(names), self.d, self.classes))
-                for name, own in sums.items():
-                    slopes[names.index(name)] = self.matrix(own["slopes"][place])
-                value = float(sum(own["value"][place] for own in sums.values()))
-                one.told(value, slopes, np.sum([s["held"][place] for s in sums.values()], axis=0))
-
-    def _rows_of(
-        self, going: list[Candidate], scale: Scale, by_name: Mapping[str, Floats], cohort: Cohort
-    ) -> Arrays:
-        """The centres that a cohort looks at, with their strengths."""
-        told = [self._strengths(cohort, one.strength, scale) for one in going]
-        return {
-            "centres": by_name[cohort.cluster],
-            "folds": np.array([one.fold for one in going], np.int64),
-            "pulls": np.stack([pulls for pulls, _ in told]),
-            "ridges": np.array([ridge for _, ridge in told]),
-        }
-
-    def _ask(
-        self,
-        ask: str,
-        rows: Callable[[Cohort], Arrays],
-        template: Arrays,
-        numbers: tuple[Number, ...] = (),
-    ) -> Script[tuple[dict[str, list[Answer]], Replies]]:
-        """One exchange; who does not answer is not asked again in this round."""
-
-        def request(cohort: Cohort) -> Request:
-            return Request(cohort, rows(cohort), {"ask": ask}, template, numbers)
-
-        asked = ask_each(self.job, self.asked, request, counted=True)
-        replies = yield asked
-        check_enough(self.job, self.job.progress.round + 1, replies)
-        here = [answer.cohort for own in asked.found.values() for answer in own]
-        if len(here) < len(self.asked.cohorts):
-            there = [cohort for cohort in self.asked.cohorts if cohort in here]
-            names = [name for name in self.asked.names if name in asked.found]
-            self.asked = Present(names, [], there)
-        return {
-            name: asked.found[name] for name in self.asked.names if name in asked.found
-        }, replies
+        return np.asarray(self.shape.flat(np.tile(strengths[:, None], self.shape.classes)[None])[0])
 
     # What was found.
 
@@ -307,7 +221,7 @@ class ClassesSolution(MixedSolution):
         if not said:
             return []
         rows = [
-            ("loss", f"cross-entropy of {self.classes} classes (multinomial)"),
+            ("loss", f"cross-entropy of {self.shape.classes} classes (multinomial)"),
             ("exchanges", f"{self.job.progress.exchange}"),
             ("slope that is left", f"{state.change:.1e} of the first one{self._unsettled}"),
         ]
@@ -321,7 +235,7 @@ class ClassesSolution(MixedSolution):
     @property
     def _unsettled(self) -> str:
         """The advice where there is no end."""
-        return UNSETTLED if self.state.change > self.enough else ""
+        return ENDLESS_CLASSES if self.state.change > self.enough else ""
 
     def _table(self, strength: Strength, scale: Scale) -> list[tuple[str, str]]:
         """The strengths as they are in (2.3), and where they are from."""
@@ -344,6 +258,10 @@ class ClassesSolution(MixedSolution):
         return rows
 
     # What users are told.
+
+    def _told(self, scale: Scale) -> Callable[[Cohort, Strength], tuple[Floats, float]]:
+        """The pulls and the ridge of a cohort's users, of strengths in these units."""
+        return partial(self._strengths, scale=scale)
 
     def _strengths(self, cohort: Cohort, strength: Strength, scale: Scale) -> tuple[Floats, float]:
         """The pulls of a cohort's users by coefficient (d,), and the ridge of their losses."""
@@ -371,18 +289,3 @@ class ClassesSolution(MixedSolution):
     def shown(self, cohort: Cohort, deliver: bool = False) -> Request:
         """The message from which a cohort finds its users' models, perhaps to be kept."""
         return Request(cohort, self._rows(cohort), {"ask": "deliver"} if deliver else {})
-
-    def matrix(self, model: Floats) -> Floats:
-        """A flat model (P,) as (d, C)."""
-        width = self.d - self.intercept
-        return np.asarray(by_class(torch.from_numpy(model[None]), self.classes, width)[0].T)
-
-    def flat(self, models: Floats) -> Floats:
-        """Models (n, d, C) as flat ones (n, P)."""
-        rows = torch.from_numpy(np.ascontiguousarray(models)).mT
-        return np.asarray(flat(rows, self.d - self.intercept))
-
-
-def added(answers: list[Answer]) -> Arrays:
-    """The sums of some cohorts."""
-    return {name: np.sum([a.rows[name] for a in answers], axis=0) for name in answers[0].rows}

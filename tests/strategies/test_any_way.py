@@ -38,7 +38,7 @@ from tests.support.clustered_heads import CONVEX as HEADS
 from tests.support.clustered_heads import KNOWN
 from tests.support.devices import Devices
 from tests.support.federations import CONVEX, federate, same_arrays, settings
-from tests.support.known_users import HIERARCHICAL, LOGISTIC
+from tests.support.known_users import HIERARCHICAL, LOGISTIC, SEVERAL, several
 from tests.support.resuming import IDENTITY, Stop
 
 NONE = ConfigRecord()
@@ -71,6 +71,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "groups are found": ("mixed-model", {**LOGISTIC, **AUTO, "num_rounds": 12, **FOUND}),
     "and of squares": ("mixed-model", {**HIERARCHICAL, **AUTO, **APART, **FOUND}),
     "and refined": ("mixed-model", {**HIERARCHICAL, **AUTO, "known_refine": 1, **QUICK}),
+    "several classes": ("mixed-model", {**SEVERAL, **AUTO}),
     "lambda is sought": ("convex-clustering", {"convex_lambda": "auto", "num_rounds": 4}),
     "duals at the server": ("convex-clustering", {"convex_solver": "pdmm", "num_rounds": 6}),
     "edges to neighbours": (
@@ -265,9 +266,10 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_it_ends_with_the_same_numbers(case: str) -> None:
+def test_it_ends_with_the_same_numbers(case: str, tmp_path: Path) -> None:
     name, keys = CASES[case]
-    walk(name, keys)
+    file = {"data_file": several(tmp_path)} if keys.get("dataset") == "npz" else {}
+    walk(name, {**keys, **file})
 
 
 @pytest.mark.parametrize("riding", [True, False], ids=["riding", "alone"])

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from corsage.core.errors import DataError
+from corsage.solvers.losses import softmax_block, users_newton
 from corsage.solvers.losses.softmax import SoftmaxLosses
 from tests.support.linear_users import derivatives
 
@@ -69,6 +70,26 @@ def test_a_proximal_step_leaves_no_gradient(losses, kappa):
         left = losses.gradient(x) + kappa * (x - centre)
         size = losses.gradient(torch.zeros_like(x)).norm(dim=1) + kappa * centre.norm(dim=1)
         assert (left.norm(dim=1) <= 1e-10 * size).all()
+
+
+def test_units_that_are_far_apart_are_no_obstacle(monkeypatch, caplog):
+    """Where conjugate gradients do not come to their end matrices do; else a line says it."""
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.normal(size=(120, 6)) * 10.0 ** np.arange(-3, 3))
+    y = torch.from_numpy(rng.integers(0, 4, 120))
+    losses = SoftmaxLosses(x, y, [60, 60], classes=4, scale="sum")
+    centre = torch.zeros(2, losses.d).double()
+    softmax_block.say_unsettled.cache_clear()
+    monkeypatch.setattr(softmax_block, "MOST_WITH_MATRICES", 0)
+    monkeypatch.setattr(softmax_block, "MOST_PRODUCTS", 2)
+    monkeypatch.setattr(users_newton, "MOST_NEWTON_STEPS", 10)
+    found = losses.prox(centre, 1e-4)
+    left = losses.gradient(found) + 1e-4 * found
+    assert (left.norm(dim=1) <= 1e-9 * losses.gradient(centre).norm(dim=1)).all()
+    assert not caplog.records
+    monkeypatch.setattr(softmax_block, "MOST_WITH_ONE_MATRIX", 0)
+    losses.prox(centre, 1e-4)
+    assert "scale them" in caplog.text
 
 
 def test_a_minimiser_is_found_where_there_is_one():

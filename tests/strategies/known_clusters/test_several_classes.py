@@ -11,10 +11,13 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from corsage.app.fitting import fit
+from corsage.clients.known_clusters import several_classes
 from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import ConfigError
 from corsage.core.messages.wire import Task
 from corsage.core.registry import ALGORITHMS, source
+from corsage.solvers.known_clusters.multinomial import NO_FOLD
+from corsage.solvers.losses.floor import leverages
 from tests.support.federations import federate
 from tests.support.grids import Watched
 
@@ -133,16 +136,41 @@ def test_users_with_classes_of_their_own_have_intercepts_of_their_own() -> None:
     assert loss["mixed-model"] < min(0.6 * loss["exact-global"], loss["exact-local"])
 
 
-def test_who_falls_silent_is_left_out_and_a_floor_holds(file: dict[str, Any]) -> None:
-    """The sums of the others are of a problem without it."""
+@pytest.mark.parametrize("strengths", [{"known_gamma": 0.5, "known_lambda": 0.5}, {}])
+@pytest.mark.parametrize("gone", ["5", "345"])
+def test_who_falls_silent_is_left_out_and_a_floor_holds(
+    gone: str, strengths: dict[str, Any], file: dict[str, Any]
+) -> None:
+    """The sums of the others are of a problem without it, be it a user or a whole cluster."""
 
     def fails(number: int, task: Task) -> bool:
-        return number > 3 and any("5" in own for own in (task.users, *task.members.values()))
+        own = {*task.users, *(user for some in task.members.values() for user in some)}
+        return number > 3 and bool(own & {*gone})
 
-    keys = {**file, "known_gamma": 0.5, "known_lambda": 0.5, "ridge": 0.1, "min_share": 3}
-    _, result, notes = federate("mixed-model", grid=Watched(3, fails), **keys)
-    assert np.isfinite(result.summaries[0].loss.mean)
+    keys = {**file, **strengths, "ridge": 0.1, "min_share": 3, "num_rounds": 1}
+    grid = Watched(USERS, fails)
+    strategy, result, notes = federate("mixed-model", grid=grid, **keys)
+    assert np.isfinite(result.summaries[0].loss.mean) and not strategy.finished()
     assert any("min-share" in note for note in notes.notes)
+
+
+def test_no_row_stands_out_in_what_is_sent_nor_in_differences(
+    file: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums without a fold less those of all rows are of the fold."""
+    highest, made = list[float](), several_classes.blocks
+
+    def looked(client: Any, told: bool, fold: int = NO_FOLD) -> Any:
+        found = made(client, told, fold)
+        for block in found if told else ():
+            for weight in (block.weight, block.held):
+                for z, own in zip(block.z.numpy(), weight.numpy(), strict=True):
+                    highest.append(leverages(z[own > 0]).max(initial=0))
+        return found
+
+    monkeypatch.setattr(several_classes, "blocks", looked)
+    federate("mixed-model", **file, min_share=2)
+    assert len(highest) > 10 and max(highest) <= 1 / 2 + 1e-6
 
 
 @pytest.mark.parametrize(
