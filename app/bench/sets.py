@@ -21,7 +21,7 @@ SETS: dict[str, Keys] = {
     "movielens": {"dataset": "movielens", "num-users": 200, "num-rounds": 30},
     "watch": {**FEW, "dataset": "watch", "num-rounds": 20},
     "spoken-digits": {**FEW, "dataset": "spoken-digits", "num-rounds": 20},
-    "sotu": {"dataset": "sotu", "num-rounds": 20},
+    "sotu": {"dataset": "sotu", "num-rounds": 20, "batch-size": 50},
     "fashion-s2": {
         "dataset": "fashion-mnist", "partition": "shards", "num-users": 100, "num-rounds": 50
     },
