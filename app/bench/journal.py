@@ -152,7 +152,7 @@ class BenchFolder:
         names = sorted(self.lines, key=self._place)
         for file, found in ((RESULTS, self.lines), (COSTS_FILE, self.costs)):
             told = (found[n] if file == RESULTS else {"cell": n, "cpu": found[n]} for n in names)
-            text = "".join(json.dumps(one, sort_keys=True) + "\n" for one in told)
+            text = "".join(json.dumps(one) + "\n" for one in told)  # sums are in the order of users
             guarded(write_atomically, self.folder / file, text)
 
     def _place(self, name: str) -> tuple[Any, ...]:

@@ -20,7 +20,7 @@ import corsage
 from corsage.app.bench import mine, protocol, sets
 from corsage.app.bench.audit import best_round
 from corsage.app.bench.jobs import perform
-from corsage.app.bench.journal import BenchFolder
+from corsage.app.bench.journal import BenchFolder, read_lines
 from corsage.app.bench.protocol import best, chosen, drawn, finals, trial
 from corsage.app.bench.rows import Entry, Results
 from corsage.app.bench.running import Bench
@@ -307,7 +307,12 @@ def test_a_journal_is_mended_only_by_who_works_on_it(tmp_path: Path) -> None:
     assert journal.read_bytes() == raw[0] + raw[2]
     with BenchFolder.there(folder.folder) as again:
         again.add(a_line(1), 0.5)
-    assert journal.read_bytes() == raw[0] + raw[2] + raw[1]
+        again.add(a_line(3) | {"rows": {"local": {"per_user": {"2": 0.1, "10": 0.2}}}}, 0.5)
+        again.conclude()
+    users = read_lines(again.folder / "results.jsonl")[-1]["rows"]["local"]["per_user"]
+    assert [*users] == ["2", "10"]  # in this order their samples' sums are
+    raw.append(journal.read_bytes().splitlines(keepends=True)[-1])
+    assert journal.read_bytes() == raw[0] + raw[2] + raw[1] + raw[3]
 
 
 def test_other_versions_and_other_data_are_refused(tmp_path: Path) -> None:
