@@ -87,7 +87,7 @@ def numbers(one: Beside) -> dict[str, object]:
         "users low": users and users.low, "users high": users and users.high,
         **dict(zip(HURT_COLUMNS, (share for kind in ("alone", "together")
                                   for share in one.hurt.get(kind, nobody)), strict=True)),
-        **{f"new after {n or 'all'}": entry.new_users(n) for n in (5, 20, 0)},
+        **{name: entry.new_users(samples) for name, samples in NEW_COLUMNS.items()},
         **dict(zip(("beats constant", "of"), one.beats or nobody, strict=True)),
         "tuned minus default": entry.gain, "best round minus last": entry.inflation,
         "rounds to 95%": entry.rounds_to_most, "bytes up": entry.average("bytes_up"),
@@ -95,6 +95,22 @@ def numbers(one: Beside) -> dict[str, object]:
     }  # fmt: skip
 
 
+def sorting(one: Beside) -> list[float | None]:
+    """What the cells of a row are sorted by, in their order; None: their words, or nothing."""
+    found = {key: value for key, value in numbers(one).items() if isinstance(value, int | float)}
+    won, up = found.get("beats constant"), found.get("bytes up")
+    return [
+        None,
+        *map(found.get, ("mean", "over samples", "worst tenth", "to fedavg+ft", "seeds low")),
+        *map(found.get, ("users low", *HURT_COLUMNS, *NEW_COLUMNS)),
+        None if won is None else won / found["of"],
+        *map(found.get, ("tuned minus default", "best round minus last", "rounds to 95%")),
+        None if up is None else up + found["bytes down"], found.get("CPU seconds"),
+    ]  # fmt: skip
+
+
+NEW_COLUMNS = {"new after 5": 5, "new after 20": 20, "new after all": 0}
+"""The columns of new users, and after how many samples."""
 HURT_COLUMNS = ("hurt vs alone", "hurt vs alone beyond noise", "hurt vs fedavg+ft",
                 "hurt vs fedavg+ft beyond noise")  # fmt: skip
 
