@@ -267,6 +267,10 @@ class Results:
             f"{LEVEL:g}). Hurt: users worse off than in that row, and by more than noise. "
             "Default→tuned: on validation data."
         ]
+        found += [
+            f"{one.entry.row}@{one.entry.place} has no result: {one.entry.failed}"
+            for group in self.sets.values() for one in group if not one.entry.results
+        ]  # fmt: skip
         own = self.ranks
         if own.p_value is not None and own.critical is not None:
             found.append(

@@ -32,7 +32,7 @@ def cells(one: Beside) -> list[str]:
     """The texts of a row."""
     entry = one.entry
     if not entry.results:
-        return [entry.row, f"failed: {entry.failed}"[:60], *[""] * (len(BENCH_TITLES) - 2)]
+        return [entry.row, "no result", *[""] * (len(BENCH_TITLES) - 2)]
     study, found = entry.study, one.difference
     measure = entry.measure
     text = measure.text
