@@ -29,7 +29,7 @@ usage: corsage bench [--plan] [--quick] [--only METHOD@SET,...] [--mine FILE]
 
   --plan         say what would be run, and estimate its CPU time and duration
   --quick        small sets that come with Corsage, 3 trials and 2 seeds: some minutes
-  --only WORDS   METHOD@SET, METHOD or @SET, several with commas: FedRep@moons,@digits-s2
+  --only WORDS   METHOD@SET, METHOD or @SET, several with commas: FedRep@watch,@school
   --mine FILE    a method of your own, strategies/NAME.py with clients/NAME.py beside it
   --resume       go on with the newest bench in run-dir, or with the one in FOLDER
   data-dir=DIR   where publishers' files are; a set whose file is not there is left out
