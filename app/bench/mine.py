@@ -15,7 +15,7 @@ from corsage.app.bench.protocol import digest
 from corsage.core.errors import ConfigError
 from corsage.core.registry import ALGORITHMS, Algorithm
 
-KNOWN: set[str] = set()
+OWN_FILES: set[str] = set()
 """The files of methods of one's own in this process."""
 
 
@@ -31,9 +31,9 @@ def registered(file: str) -> str:
                               "and clients/NAME.py, as docs/adding.md says.")  # fmt: skip
     name = path.stem.replace("_", "-")
     entry = Algorithm(class_of(path))
-    if str(path) not in KNOWN and (name in ALGORITHMS or module_there(path.stem)):
+    if str(path) not in OWN_FILES and (name in ALGORITHMS or module_there(path.stem)):
         raise ConfigError(f"--mine {file}: {name} is a name of Corsage's; call yours otherwise.")
-    KNOWN.add(str(path))
+    OWN_FILES.add(str(path))
     ALGORITHMS[name] = entry
     for package, folder in ((corsage.strategies, path.parent), (corsage.clients, client.parent)):
         if str(folder) not in package.__path__:

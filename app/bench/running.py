@@ -13,7 +13,7 @@ from typing import Any
 
 from corsage.app.bench.journal import BenchFolder
 from corsage.app.bench.protocol import Json, Work, chosen, config_of, finals, trial
-from corsage.app.bench.sets import COMMON, CONSTANT_ROW
+from corsage.app.bench.sets import COMMON_KEYS, CONSTANT_ROW
 from corsage.app.output.progress import is_tty
 from corsage.app.output.summary import human_seconds
 from corsage.app.studies.workers import Ended, Job, cores, play
@@ -46,7 +46,7 @@ class Bench:
 
     def keys(self, place: str) -> dict[str, Any]:
         """The keys of a set's runs."""
-        return {**COMMON, **self.sets[place]}
+        return {**COMMON_KEYS, **self.sets[place]}
 
     def trials(self, method: str, place: str) -> list[Work]:
         """All trials of a method on a set."""
@@ -158,7 +158,7 @@ def available(sets: Mapping[str, Mapping[str, Any]], where: Mapping[str, Any]) -
         for place in (where, elsewhere) if where != elsewhere else (where,):
             own = {**keys, **place}
             try:
-                check(config_of({**COMMON, **own, "seed": 0, "validation": 0.2}, CONSTANT_ROW))
+                check(config_of({**COMMON_KEYS, **own, "seed": 0, "validation": 0.2}, CONSTANT_ROW))
             except (ConfigError, DataError, OSError) as error:
                 gone.setdefault(name, " ".join(str(error).split()))
             else:

@@ -35,15 +35,15 @@ SETS: dict[str, Keys] = {
 Of planes and of films' friends 200 are drawn: a line has a value of each user.
 """
 
-DIGITS: Keys = {"dataset": "digits", "num-users": 20, "num-rounds": 8, "hidden": "32"}
+QUICK_DIGITS: Keys = {"dataset": "digits", "num-users": 20, "num-rounds": 8, "hidden": "32"}
 QUICK_SETS: dict[str, Keys] = {
-    "digits-s2": {**DIGITS, "partition": "shards"},
-    "digits-dir5": {**DIGITS, "partition": "dirichlet-by-class", "alpha": 5.0},
+    "digits-s2": {**QUICK_DIGITS, "partition": "shards"},
+    "digits-dir5": {**QUICK_DIGITS, "partition": "dirichlet-by-class", "alpha": 5.0},
     "moons": {"dataset": "moons", "num-rounds": 8, "hidden": "32"},
 }
 """The sets of `--quick`, which come with Corsage."""
 
-COMMON: Keys = {
+COMMON_KEYS: Keys = {
     "work": "equal",
     "work-epochs": 5.0,
     "evaluate-every": 5,

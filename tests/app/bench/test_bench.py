@@ -93,7 +93,7 @@ def test_what_is_chosen_does_not_depend_on_test_labels(tmp_path: Path) -> None:
     path = written(tmp_path)
     both: list[list[dict[str, Any]]] = []
     for file in (path, permuted(path, 1)):
-        own = {**sets.COMMON, "dataset": "npz", "data-file": str(file), "num-rounds": 2}
+        own = {**sets.COMMON_KEYS, "dataset": "npz", "data-file": str(file), "num-rounds": 2}
         own |= {"hidden": "8", "user-column": "user", "label-column": "y"}
         lines = []
         for method in METHODS.split(","):
@@ -186,7 +186,12 @@ def rows_are_those_of_the_runs(folder: Path, lines: list[dict[str, Any]]) -> Non
     """A mean of the table is that of `simulate` under the same keys."""
     results = Results.of(lines, {})
     entry = next(o.entry for o in results.sets["moons"] if o.entry.row == "ditto")
-    keys = {**sets.COMMON, **small()["moons"], **protocol.ADAPTED, **drawn("ditto", entry.trial)}
+    keys = {
+        **sets.COMMON_KEYS,
+        **small()["moons"],
+        **protocol.ADAPTED,
+        **drawn("ditto", entry.trial),
+    }
     own = {name.replace("-", "_"): value for name, value in keys.items()}
     for seed in (0, 1):
         line = next(li for li in lines if li["method"] == "ditto" and li["seed"] == seed)
@@ -225,7 +230,7 @@ def test_a_method_of_ones_own_has_its_row(
             mine.registered(str(tmp_path / "strategies" / f"{name}.py"))
     file = str(tmp_path / "strategies" / "mine.py")
     assert mine.registered(file) == mine.registered(file) == "mine"
-    keys = {**sets.COMMON, **small()["moons"]}
+    keys = {**sets.COMMON_KEYS, **small()["moons"]}
     own, other = (perform(asdict(trial("moons", keys, n, 0)), file) for n in ("mine", "fedavg"))
     assert own["rows"]["mine"]["per_user"] == other["rows"]["fedavg"]["per_user"]
     (tmp_path / "clients" / "mine.py").write_text(CLIENT + "# another one")
