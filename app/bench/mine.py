@@ -47,7 +47,7 @@ def module_there(stem: str) -> bool:
 
 
 def mark_of(file: str) -> dict[str, str]:
-    """What a line's numbers depend on besides versions: the two files of one's own, if any."""
+    """The mark of the two files of one's own, on which a line's numbers depend; {} of none."""
     if not file:
         return {}
     path = Path(file)

@@ -73,7 +73,7 @@ class Entry:
 
     @property
     def inflation(self) -> float | None:
-        """What the best evaluated round, chosen on test data, has more than the last, or less."""
+        """The difference of the best evaluated round, chosen on test data, to the last."""
         curves = [one["curve"] for one in self.results.values()]
         if not curves or not all(curves):
             return None

@@ -96,7 +96,7 @@ def numbers(one: Beside) -> dict[str, object]:
 
 
 def sorting(one: Beside) -> list[float | None]:
-    """What the cells of a row are sorted by, in their order; None: their words, or nothing."""
+    """Keys by which the cells of a row are sorted; None: their words, or nothing."""
     found = {key: value for key, value in numbers(one).items() if isinstance(value, int | float)}
     won, up = found.get("beats constant"), found.get("bytes up")
     return [
