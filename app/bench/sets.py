@@ -16,9 +16,9 @@ SETS: dict[str, Keys] = {
     "school": {"dataset": "school", "num-rounds": 50},
     "heart": {**FEW, "dataset": "heart", "num-rounds": 50},
     "beijing-air": {**FEW, "dataset": "beijing-air", "num-rounds": 30},
-    "flights": {"dataset": "flights", "num-users": 200, "num-rounds": 30},
+    "flights": {"dataset": "flights", "num-users": 100, "num-rounds": 30},
     "tv16": {"dataset": "tv16", "num-rounds": 50},
-    "movielens": {"dataset": "movielens", "num-users": 200, "num-rounds": 30},
+    "movielens": {"dataset": "movielens", "num-users": 100, "num-rounds": 30},
     "watch": {**FEW, "dataset": "watch", "num-rounds": 20},
     "spoken-digits": {**FEW, "dataset": "spoken-digits", "num-rounds": 20},
     "sotu": {"dataset": "sotu", "num-rounds": 20, "batch-size": 50},
@@ -32,7 +32,7 @@ SETS: dict[str, Keys] = {
 }  # fmt: skip
 """The keys of each data set; one whose file is not there is left out, by name.
 
-Of planes and of films' friends 200 are drawn: a line has a value of each user.
+Of planes and of who rates films 100 are drawn: lines have values, and sums, of each user.
 """
 
 QUICK_DIGITS: Keys = {"dataset": "digits", "num-users": 20, "num-rounds": 8, "hidden": "32"}
