@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from corsage.app.bench.jobs import kept, perform, versions
-from corsage.app.bench.protocol import Json
+from corsage.app.bench.protocol import Json, config_of, described
 from corsage.core.configuration.config import Config
 
 COMPARED_FIELDS = ("config", "config_hash", "data", "failed", "versions")
@@ -55,8 +55,11 @@ def places(config: Mapping[str, Any]) -> Json:
     """The keys of a line that differ from what they are by themselves."""
     from corsage.core.configuration.known_keys import defaults
 
-    usual = defaults()
-    return {k: v for k, v in config.items() if k != "strategy" and v != usual.get(k)}
+    usual, method = defaults(), str(config["strategy"])
+    own = {k: v for k, v in config.items() if k != "strategy"}
+    found = {k: v for k, v in own.items() if v != usual.get(k)}
+    preferred = described(config_of(found, method))  # a data set may have its own defaults
+    return found | {k: v for k, v in own.items() if preferred.get(k) != v}
 
 
 def elsewhere(line: Mapping[str, Any], keys: Mapping[str, Any]) -> Json:

@@ -40,7 +40,7 @@ def last_round(entry: Entry) -> float:
 
 def best_round(entry: Entry) -> float:
     """The round that is best on test data."""
-    return entry.merit + (entry.inflation or 0.0)
+    return entry.merit + float(entry.measure.merit([entry.inflation or 0.0])[0])
 
 
 def number(name: str) -> Merit:

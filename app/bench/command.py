@@ -9,13 +9,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from corsage.app.bench.jobs import versions
 from corsage.app.bench.journal import BenchFolder, newest, read_lines
 from corsage.app.bench.protocol import Json, Protocol, cell
-from corsage.app.bench.running import Bench, absent
+from corsage.app.bench.running import Bench, available
 from corsage.app.bench.sets import QUICK_SETS, SETS, chosen, methods
 from corsage.app.output.usage import command
 from corsage.core.configuration.command_line import read_words
-from corsage.core.errors import ConfigError, CorsageError
+from corsage.core.errors import ConfigError, CorsageError, DataError
 from corsage.core.seeding import generator, some_of
 
 BENCH = """\
@@ -28,7 +29,7 @@ usage: corsage bench [--plan] [--quick] [--only METHOD@SET,...] [--mine FILE]
 
   --plan         say what would be run, and estimate its CPU time and duration
   --quick        small sets that come with Corsage, 3 trials and 2 seeds: some minutes
-  --only WORDS   METHOD@SET, METHOD or @SET, several with commas: FedRep@moons,@digits-s2
+  --only WORDS   METHOD@SET, METHOD or @SET, several with commas: FedRep@watch,@school
   --mine FILE    a method of your own, strategies/NAME.py with clients/NAME.py beside it
   --resume       go on with the newest bench in run-dir, or with the one in FOLDER
   data-dir=DIR   where publishers' files are; a set whose file is not there is left out
@@ -55,18 +56,26 @@ def bench(words: list[str]) -> None:
     options, keys = split(words)
     parent = Path(str(keys.get("run-dir", "runs"))).expanduser()
     if "--resume" in options:
+        if len(options) > 1:
+            raise ConfigError("bench: --resume goes on with what was begun: no other option.")
         place = Path(options["--resume"]).expanduser() if options["--resume"] else newest(parent)
         folder = BenchFolder.there(place)
         mine_of(folder.mine)
+        folder.check_versions(versions(folder.mine))
         perform(folder, int(keys.get("study-workers", 0)))
         return
-    plan = planned(options, {k: v for k, v in keys.items() if k in DATA_PLACES})
+    plan = planned(options, data_places(keys))
     if "--plan" in options:
         from corsage.app.bench.estimate import estimate
 
         estimate(plan, int(keys.get("study-workers", 0)))
         return
     perform(BenchFolder.begin(parent, plan), int(keys.get("study-workers", 0)))
+
+
+def data_places(keys: Mapping[str, Any]) -> dict[str, str]:
+    """The keys that say where files of data are, from wherever it is gone on with."""
+    return {k: str(Path(str(keys[k])).expanduser().resolve()) for k in DATA_PLACES if k in keys}
 
 
 def split(words: list[str]) -> tuple[dict[str, str], Mapping[str, Any]]:
@@ -103,18 +112,18 @@ def mine_of(file: str) -> str:
 def planned(options: Mapping[str, str], where: Mapping[str, Any]) -> Json:
     """All that is to be run; sets whose files are not here are left out by name."""
     quick = "--quick" in options
-    file = options.get("--mine", "")
+    file = str(Path(options["--mine"]).expanduser().resolve()) if "--mine" in options else ""
     own = mine_of(file)
     names = methods()
     if own and own not in names:
         names.append(own)
-    sets = {name: {**keys, **where} for name, keys in (QUICK_SETS if quick else SETS).items()}
-    pairs = chosen(filter(None, options.get("--only", "").split(",")), sets, names)
+    sets = QUICK_SETS if quick else SETS
+    pairs = chosen(options["--only"].split(",") if "--only" in options else (), sets, names)
     if own and "--only" not in options:
         references = {"constant", "local", "fedavg", own}
         pairs = [pair for pair in pairs if pair[0] in references]
     some = {name: sets[name] for name in dict.fromkeys(place for _, place in pairs)}
-    gone = absent(some)
+    here, gone = available(some, where)
     for name, why in gone.items():
         print(f"{name} is left out: {why}", file=sys.stderr)
     pairs = [pair for pair in pairs if pair[1] not in gone]
@@ -122,10 +131,11 @@ def planned(options: Mapping[str, str], where: Mapping[str, Any]) -> Json:
         raise ConfigError("bench: no data set of it is here.")
     return {
         "protocol": asdict(QUICK_PROTOCOL if quick else Protocol()),
-        "sets": {name: dict(keys) for name, keys in some.items() if name not in gone},
+        "sets": here,
         "pairs": [list(pair) for pair in pairs],
         "absent": gone,
-        "mine": str(Path(file).expanduser().resolve()) if file else "",
+        "mine": file,
+        "versions": versions(file),
     }
 
 
@@ -151,6 +161,11 @@ def perform(folder: BenchFolder, at_once: int) -> None:
             f"CPU: {work.cpu:.1f} s of runs, {start:.1f} s of starting processes "
             f"({100 * start / max(whole, 1e-9):.1f}%)", file=sys.stderr,
         )  # fmt: skip
+    if work.lost:
+        raise CorsageError(
+            f"{len(work.lost)} runs were ended from outside: {', '.join(work.lost[:3])}. "
+            f"corsage bench --resume {folder.folder} tries them again."
+        )
 
 
 @command(VERIFY, needs_words=True)
@@ -159,11 +174,15 @@ def verify(words: list[str]) -> None:
     from corsage.app.bench.again import differences
 
     plain = [word for word in words if "=" not in word]
+    if not plain:
+        raise ConfigError("verify: which cell? See corsage verify --help.")
     keys = read_words([word for word in words if "=" in word])
     wanted, place = plain[0], Path(plain[1]).expanduser() if len(plain) > 1 else None
     source = place or newest(Path(str(keys.pop("run-dir", "runs"))).expanduser())
-    where = {key: keys.pop(key) for key in DATA_PLACES if key in keys}
-    mine = BenchFolder.there(source).mine if source.is_dir() else ""
+    where = data_places(keys)
+    keys = {key: value for key, value in keys.items() if key not in DATA_PLACES}
+    folder = BenchFolder.there(source) if source.is_dir() else None
+    mine, sets = (folder.mine, folder.plan["sets"]) if folder else ("", {})
     mine_of(mine)
     lines = {named(line): line for line in read_lines(source)}
     if wanted.isdigit():
@@ -175,11 +194,22 @@ def verify(words: list[str]) -> None:
         raise ConfigError(f"verify {wanted}: no such cell in {source}; it has {listed(lines)}.")
     wrong = 0
     for name, line in some.items():
-        found = differences(line, keys, mine, where)
+        known = data_places(sets.get(line["place"], {}))
+        found = differences(line, keys, mine, placed(line, where) if where else known)
         wrong += bool(found)
         print(f"{name}: {'the same to the last digit' if not found else '; '.join(found[:3])}")
     if wrong:
         raise CorsageError(f"{wrong} of {len(some)} cells are not the same.")
+
+
+def placed(line: Mapping[str, Any], where: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The keys of where the files of a line are, as the bench itself finds them."""
+    from corsage.app.bench.again import places
+
+    found, gone = available({line["place"]: places(line["config"])}, where)
+    if gone:
+        raise DataError(gone[line["place"]])
+    return data_places(found[line["place"]])
 
 
 def named(line: Mapping[str, Any]) -> str:

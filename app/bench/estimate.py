@@ -14,14 +14,14 @@ from typing import Any
 from corsage.app.bench.mine import registered
 from corsage.app.bench.protocol import Json, Protocol, Work, config_of, finals, trial
 from corsage.app.bench.running import USUAL
-from corsage.app.bench.sets import COMMON, CONSTANT_ROW
+from corsage.app.bench.sets import COMMON_KEYS, CONSTANT_ROW, rows_of
 from corsage.app.output.summary import human_seconds
 from corsage.app.studies.workers import Ended, Job, cores, play
 from corsage.core.configuration.config import Config
 from corsage.core.errors import CorsageError
 from corsage.strategies.rounds.results import LAST_ROUNDS
 
-ROUNDS = 4
+MEASURED_ROUNDS = 4
 """Rounds of the longer of the two runs by which a round's cost is told from a run's."""
 
 
@@ -38,8 +38,9 @@ def estimate(plan: Json, asked: int) -> None:
             return
         number = USUAL if method == CONSTANT_ROW else protocol.trials
         first, second = ended.answer
-        sums[place] += number * first + protocol.seeds * second
-        runs[place] += number + protocol.seeds
+        tests = protocol.seeds * len(rows_of(method))  # if each row has a best trial of its own
+        sums[place] += number * first + tests * second
+        runs[place] += number + tests
 
     places = [*plan["sets"]]
     jobs = [
@@ -63,7 +64,7 @@ def estimate(plan: Json, asked: int) -> None:
 
 def arguments(place: str, method: str, plan: Json) -> list[Json]:
     """A trial and a seed, as jobs are told of them."""
-    keys = {**COMMON, **plan["sets"][place]}
+    keys = {**COMMON_KEYS, **plan["sets"][place]}
     first, second = trial(place, keys, method, 0), finals(place, keys, method, [0], 1)[0]
     return [asdict(first), asdict(second)]
 
@@ -81,12 +82,12 @@ def measured(works: list[Json], mine: str) -> tuple[float, float]:
         if first.method == CONSTANT_ROW:
             return once(first.keys, first.method), once(second.keys, second.method)
         single(first, 1)  # what is loaded, prepared and traced once
-        start, more, judged = single(first, 1)[0], *single(first, ROUNDS)
+        start, more, judged = single(first, 1)[0], *single(first, MEASURED_ROUNDS)
         test = single(second, 1)[0]
     except CorsageError:
         spent = time.process_time() - begun
         return spent, 0.0
-    training = max((more - start) / (ROUNDS - 1) - judged, 0.0)
+    training = max((more - start) / (MEASURED_ROUNDS - 1) - judged, 0.0)
     rounds = config_of(first.keys, first.method).run.num_rounds
     grown = (1 - 0.2) / (1 - 0.2 - float(first.keys["validation"]))  # rows to train on
     rest = (rounds - 1) * training, (evaluations(rounds, first.keys) - 1) * judged

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from corsage.app.bench.mine import registered
+from corsage.app.bench.mine import mark_of, registered
 from corsage.app.bench.protocol import Json, config_of, described, digest
 from corsage.app.bench.sets import CONSTANT_ROW, rows_of
 from corsage.app.output.usage import in_a_line
@@ -51,7 +51,7 @@ def perform(what: Json, mine: str) -> Json:
     line = {key: what[key] for key in ("place", "method", "trial", "seed")}
     own = described(config)
     line |= {"config": own, "config_hash": digest(own), "data": data}
-    return {**line, "versions": versions(), "failed": failed, "rows": rows}
+    return {**line, "versions": versions(mine), "failed": failed, "rows": rows}
 
 
 def played(config: Config, method: str, final: bool) -> tuple[Json, str]:
@@ -143,11 +143,11 @@ def trained(config: Config, data: FederatedData) -> list[str]:
 
 
 @cache
-def versions() -> Json:
+def versions(mine: str = "") -> Json:
     """Versions that a number may depend on besides its configuration."""
     own = {name: metadata.version(name) for name in PACKAGES}
     return {"corsage": VERSION, "python": ".".join(map(str, sys.version_info[:2])), **own,
-            "machine": platform.machine()}  # fmt: skip
+            "machine": platform.machine(), **mark_of(mine)}  # fmt: skip
 
 
 def check(config: Config) -> None:

@@ -10,6 +10,7 @@ table.csv, table.tex, report.html
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -17,9 +18,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from corsage.app.bench.protocol import Json, Protocol, Work, cell
+from corsage.app.bench.protocol import Json, Protocol, Work, cell, digest
 from corsage.app.run.status import RunLock, new_folder
-from corsage.core.errors import CheckpointError, ConfigError
+from corsage.core.errors import CheckpointError, ConfigError, OtherData
 from corsage.core.files import guarded, write_atomically
 
 PLAN, JOURNAL, RESULTS, COSTS_FILE = "bench.json", "journal.jsonl", "results.jsonl", "costs.jsonl"
@@ -54,12 +55,17 @@ class BenchFolder:
         """An earlier one."""
         try:
             plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            if not {"protocol", "sets", "pairs"} <= {*plan}:
+                raise ValueError("not whole")
+        except (OSError, ValueError, TypeError) as error:
             raise CheckpointError(f"{folder}: no {PLAN} that can be read: no bench.") from error
         return cls(folder, plan)
 
     def __enter__(self) -> BenchFolder:
         self._lock.take()
+        whole = self._read()  # another process may have been at work until now
+        if len(whole) < len(self._raw()):
+            guarded(write_atomically, self.folder / JOURNAL, whole, durable=True)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -75,39 +81,62 @@ class BenchFolder:
         """The file of a method of one's own."""
         return str(self.plan.get("mine", ""))
 
-    def _read(self) -> None:
-        """Read the lines that are done; a line that was not written to its end is none."""
-        path = self.folder / JOURNAL
-        if not path.is_file():
-            return
-        raw, whole = path.read_bytes(), 0
-        for text in raw.splitlines(keepends=True):
-            try:
-                entry = json.loads(text)
-                if not text.endswith(b"\n"):
-                    break
-                self._keep(entry)
-            except (ValueError, KeyError):
-                break
-            whole += len(text)
-        if whole < len(raw):
-            with path.open("r+b") as file:
-                file.truncate(whole)
+    def check_versions(self, now: Mapping[str, Any]) -> None:
+        """Refuse to go on with other versions: lines of both would stand in one table."""
+        was = self.plan.get("versions", now)
+        others = [f"{k} {was.get(k)}, now {v}" for k, v in now.items() if was.get(k) != v]
+        if others:
+            raise CheckpointError(
+                f"{self.folder}: begun with {'; '.join(others)}. Go on with what it was begun "
+                "with, or begin another one."
+            )
 
-    def _keep(self, entry: Mapping[str, Any]) -> str:
+    def _raw(self) -> bytes:
+        path = self.folder / JOURNAL
+        return path.read_bytes() if path.is_file() else b""
+
+    def _read(self) -> bytes:
+        """Read the lines that are done; all of them that are whole."""
+        self.lines.clear()
+        self.costs.clear()
+        whole = []
+        for text in self._raw().splitlines(keepends=True):
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                if text.endswith(b"\n"):
+                    self._keep(json.loads(text))
+                    whole.append(text)
+        return b"".join(whole)
+
+    def _keep(self, entry: Mapping[str, Any]) -> None:
         line = entry["line"]
+        if entry["mark"] != digest(line):
+            raise ValueError("damaged")
         name = cell(line["method"], line["place"], line["trial"], line["seed"])
         self.lines[name], self.costs[name] = line, float(entry["cpu"])
-        return name
 
     def add(self, line: Json, cpu: float) -> None:
         """One more, on disk before the next one begins."""
-        entry = {"line": line, "cpu": cpu}
+        self._check_data(line)
+        entry = {"line": line, "cpu": cpu, "mark": digest(line)}
+        guarded(self._write, json.dumps(entry).encode() + b"\n")
         self._keep(entry)
+
+    def _write(self, text: bytes) -> None:
         with (self.folder / JOURNAL).open("ab") as file:
-            file.write(json.dumps(entry).encode() + b"\n")
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
+
+    def _check_data(self, line: Json) -> None:
+        """Refuse a line whose data are not those of the others of its set and seed."""
+        place = line["place"]
+        others = {o["data"] for o in self.lines.values()
+                  if (o["place"], o["seed"]) == (place, line["seed"])} - {""}  # fmt: skip
+        if line["data"] and others - {line["data"]}:
+            raise OtherData(
+                f"{place}: its data are not those with which {self.folder} was begun: put these "
+                "back, or begin another bench."
+            )
 
     def trials(self, method: str, place: str) -> list[Json]:
         """The trials of a method on a set that are done, in order."""
@@ -123,7 +152,7 @@ class BenchFolder:
         names = sorted(self.lines, key=self._place)
         for file, found in ((RESULTS, self.lines), (COSTS_FILE, self.costs)):
             told = (found[n] if file == RESULTS else {"cell": n, "cpu": found[n]} for n in names)
-            text = "".join(json.dumps(one, sort_keys=True) + "\n" for one in told)
+            text = "".join(json.dumps(one) + "\n" for one in told)  # sums are in the order of users
             guarded(write_atomically, self.folder / file, text)
 
     def _place(self, name: str) -> tuple[Any, ...]:

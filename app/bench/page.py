@@ -13,13 +13,16 @@ from corsage.app.bench.journal import BenchFolder
 from corsage.app.bench.protocol import Json, cell
 from corsage.app.bench.rows import Beside, Results
 from corsage.app.bench.sets import ALONE_ROW, method_of
-from corsage.app.bench.table import cells, percent, titles
+from corsage.app.bench.table import cells, percent, sorting, titles
 from corsage.app.studies.page import STYLE
 from corsage.core.measures import DASH
 from corsage.core.version import VERSION
 
 OWN_STYLE = """
-th button { all: unset; cursor: pointer; white-space: pre-line; }
+th button { all: unset; cursor: pointer; white-space: pre; }
+.sorts { font-size: .88em; }
+.sorts tr > :first-child { position: sticky; left: 0; background: var(--paper); }
+.words td:first-child { white-space: normal; min-width: 9rem; }
 th button:focus-visible, td button:focus-visible { outline: 2px solid var(--dot); }
 td button { all: unset; cursor: pointer; text-decoration: underline dotted; }
 th[aria-sort=ascending] button::after { content: " \\2191"; }
@@ -31,16 +34,19 @@ svg .same { stroke: var(--dot); stroke-width: 4; }
 """
 TABLE_SCRIPT = """
 const cellsOf = JSON.parse(document.getElementById("cells").textContent);
-const numberOf = text => { const n = parseFloat(text.replace("\\u2212", "-")); return n; };
+const valueOf = cell =>
+  parseFloat(cell.dataset.value || cell.textContent.replace("\\u2212", "-"));
 for (const table of document.querySelectorAll("table.sorts")) {
   const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
   heads.forEach((head, place) => head.querySelector("button").onclick = () => {
-    const up = head.getAttribute("aria-sort") === "descending";
+    const was = head.getAttribute("aria-sort");
+    const words = [...body.rows].every(row => isNaN(valueOf(row.cells[place])));
+    const up = was ? was === "descending" : words;
     heads.forEach(one => one.removeAttribute("aria-sort"));
     head.setAttribute("aria-sort", up ? "ascending" : "descending");
-    const sign = up ? 1 : -1, key = row => row.cells[place].textContent;
-    const order = (a, b) => { const x = numberOf(key(a)), y = numberOf(key(b));
-      if (isNaN(x) && isNaN(y)) return sign * key(b).localeCompare(key(a));
+    const sign = up ? 1 : -1, key = row => row.cells[place];
+    const order = (a, b) => { const x = valueOf(key(a)), y = valueOf(key(b));
+      if (isNaN(x) && isNaN(y)) return sign * key(a).textContent.localeCompare(key(b).textContent);
       if (isNaN(x) || isNaN(y)) return isNaN(x) ? 1 : -1;
       return sign * (x - y); };
     body.append(...[...body.rows].sort(order));
@@ -60,6 +66,7 @@ document.addEventListener("click", event => {
   box.querySelector("h2").textContent = name;
   box.querySelector("pre").textContent = JSON.stringify(cellsOf[name], null, 1);
   box.showModal();
+  box.scrollTop = 0;
 });
 """
 
@@ -112,10 +119,19 @@ tuning by them would have done cannot be said; instead: no tuning at all.</p>
 """
 
 
-def html_table(heads: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -> str:
-    """A table that can be sorted; cells are HTML already."""
+def html_table(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    kind: str = "",
+    values: Sequence[Sequence[float | None]] = (),
+) -> str:
+    """A table that can be sorted; cells are HTML already, `values` what they are sorted by."""
     top = "".join(f"<th><button>{escape(head)}</button></th>" for head in heads)
-    body = "".join(f"<tr>{''.join(f'<td>{one}</td>' for one in row)}</tr>" for row in rows)
+    marks = [["" if v is None else f' data-value="{v!r}"' for v in own] for own in values]
+    body = "".join(
+        f"<tr>{''.join(f'<td{m}>{one}</td>' for one, m in zip(row, own, strict=True))}</tr>"
+        for row, own in zip(rows, marks or [[""] * len(heads)] * len(rows), strict=True)
+    )
     return (
         f'<div class="wide"><table class="sorts {kind}"><thead><tr>{top}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
@@ -129,7 +145,8 @@ def section(name: str, group: Sequence[Beside]) -> str:
         first, second, *rest = map(escape, cells(one))
         button = f'<button data-cell="{escape(named(one))}">{second}</button>'
         rows.append([first, button, *rest])
-    return f"<h2>{escape(name)}</h2>{html_table(titles(group), rows, 'filters')}"
+    values = [sorting(one) for one in group]
+    return f"<h2>{escape(name)}</h2>{html_table(titles(group), rows, 'filters', values)}"
 
 
 def named(one: Beside) -> str:
@@ -238,4 +255,4 @@ def audited(results: Results) -> str:
         for one in audit(results)
     ]  # fmt: skip
     heads = ["choice", "set", "Kendall's\ntau", "first by\nthe protocol", "first\nby it"]
-    return html_table([*heads, "most places\nmoved"], rows)
+    return html_table([*heads, "most places\nmoved"], rows, "words")

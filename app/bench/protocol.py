@@ -30,7 +30,15 @@ RATES = (0.003, 0.3)
 MOST_OWN = 2
 """Keys of its own that a method may tune."""
 VALIDATION = 0.2
-PLACES = ("data-dir", "data-file", "cache-dir", "run-dir", "study-workers", "resume", "from-round")
+PLACE_KEYS = (
+    "data-dir",
+    "data-file",
+    "cache-dir",
+    "run-dir",
+    "study-workers",
+    "resume",
+    "from-round",
+)
 """Keys that say where something lies, and not what is run."""
 ADAPTED = {"adapt-samples": "5,20,0", "adapt-epochs": "10"}
 """New users, in what is tested: after so many samples, and all."""
@@ -145,7 +153,7 @@ def config_of(keys: Mapping[str, Any], method: str) -> Config:
 
 def described(config: Config) -> Json:
     """The keys of a run as its line has them: without those that say where something lies."""
-    return {key: value for key, value in config.flat().items() if key not in PLACES}
+    return {key: value for key, value in config.flat().items() if key not in PLACE_KEYS}
 
 
 def digest(content: Any) -> str:

@@ -73,13 +73,12 @@ class Entry:
 
     @property
     def inflation(self) -> float | None:
-        """The gain of the best evaluated round, chosen on test data, over the last."""
+        """The difference of the best evaluated round, chosen on test data, to the last."""
         curves = [one["curve"] for one in self.results.values()]
         if not curves or not all(curves):
             return None
-        merit = self.measure.merit
-        gains = [max(merit([v for _, v in c])) - merit([c[-1][1]])[0] for c in curves]
-        return float(np.mean(gains))
+        most = max if self.measure.higher_is_better else min
+        return float(np.mean([most(v for _, v in c) - c[-1][1] for c in curves]))
 
     @property
     def rounds_to_most(self) -> float | None:
@@ -194,7 +193,7 @@ def beside(group: Mapping[str, Entry]) -> list[Beside]:
         Beside(one.entry, one.difference, stars.get(name, 1.0), one.hurt, one.beats)
         for name, one in found.items()
     ]
-    rows.sort(key=lambda one: -one.entry.merit)
+    rows.sort(key=lambda one: (math.isnan(one.entry.merit), -one.entry.merit))
     return rows + [Beside(one) for one in group.values() if not one.results]
 
 
@@ -268,6 +267,10 @@ class Results:
             f"{LEVEL:g}). Hurt: users worse off than in that row, and by more than noise. "
             "Default→tuned: on validation data."
         ]
+        found += [
+            f"{one.entry.row}@{one.entry.place} has no result: {one.entry.failed}"
+            for group in self.sets.values() for one in group if not one.entry.results
+        ]  # fmt: skip
         own = self.ranks
         if own.p_value is not None and own.critical is not None:
             found.append(

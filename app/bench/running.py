@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from corsage.app.bench.journal import BenchFolder
-from corsage.app.bench.protocol import Work, chosen, config_of, finals, trial
-from corsage.app.bench.sets import COMMON, CONSTANT_ROW
+from corsage.app.bench.protocol import Json, Work, chosen, config_of, finals, trial
+from corsage.app.bench.sets import COMMON_KEYS, CONSTANT_ROW
 from corsage.app.output.progress import is_tty
 from corsage.app.output.summary import human_seconds
 from corsage.app.studies.workers import Ended, Job, cores, play
-from corsage.core.errors import CorsageError
+from corsage.core.errors import ConfigError, CorsageError, DataError
+from corsage.core.files import guarded
 
 USUAL = 1
 """Trials of the constant answer, which has no keys."""
+
+
+LOGS = "logs"
+"""The folder of what runs that are at work say, or that were ended."""
 
 
 class Bench:
@@ -35,11 +41,12 @@ class Bench:
         self.folder, self.pairs = folder, [*pairs]
         self.sets: Mapping[str, Mapping[str, Any]] = folder.plan["sets"]
         self.begun, self.said = time.monotonic(), 0.0
-        self.cpu = 0.0
+        self.cpu, self.before = 0.0, len(folder.lines)
+        self.killed: list[str] = []
 
     def keys(self, place: str) -> dict[str, Any]:
         """The keys of a set's runs."""
-        return {**COMMON, **self.sets[place]}
+        return {**COMMON_KEYS, **self.sets[place]}
 
     def trials(self, method: str, place: str) -> list[Work]:
         """All trials of a method on a set."""
@@ -65,27 +72,47 @@ class Bench:
         after = -1 if work.seed is None else work.seed
         order = (at, after, self.pairs.index((work.method, work.place)), work.trial)
         arguments = [asdict(work), self.folder.mine]
-        return Job(work.name, arguments, Path(os.devnull), "app.bench.jobs", "perform", order)
+        log = self.folder.folder / LOGS / f"{work.name.replace(':', '_')}.log"
+        return Job(work.name, arguments, log, "app.bench.jobs", "perform", order)
 
     def run(self, at_once: int) -> None:
         """Do all that is left; what is done is on disk."""
         jobs = [self.job(work) for pair in self.pairs for work in self.due(*pair)]
         if jobs:
-            play(jobs, at_once or cores(), self.told)
+            guarded(play, jobs, at_once or cores(), self.told)
+        with suppress(OSError):  # it holds what a run that failed has said
+            (self.folder.folder / LOGS).rmdir()
         self.say(last=True)
+
+    @property
+    def lost(self) -> list[str]:
+        """The runs whose processes were ended twice."""
+        return [name for name, times in Counter(self.killed).items() if times > 1]
 
     def told(self, ended: Ended) -> list[Job]:
         """Keep the line of a run; what follows from it."""
+        if ended.code < 0:
+            return self.once_more(ended)
         if ended.code or ended.answer is None:
-            raise CorsageError(f"{ended.job.name}: its process ended with {ended.code}.")
+            raise CorsageError(f"{ended.job.name}: {ended.line} ({ended.job.log})")
         line = ended.answer
         self.folder.add(line, ended.cpu)
+        ended.job.log.unlink(missing_ok=True)
         self.cpu += ended.cpu
         self.say()
         if line["seed"] is not None:
             return []
         follow = self.tests(line["method"], line["place"])
         return [self.job(work) for work in self.folder.left(follow)]
+
+    def once_more(self, ended: Ended) -> list[Job]:
+        """Try a run again whose process was ended, as by a machine short of memory: but once."""
+        name = ended.job.name
+        self.killed.append(name)
+        left_out = name in self.lost
+        how = "left out for now" if left_out else "tried once more"
+        print(f"{name}: its process ended with {ended.code}: {how}.", file=sys.stderr)
+        return [] if left_out else [ended.job]
 
     @property
     def whole(self) -> int:
@@ -104,21 +131,38 @@ class Bench:
             return
         self.said = now
         whole = max(self.whole, done)
-        bar = "#" * (20 * done // max(whole, 1))
-        text = f"[{bar:.<20}] {done} of {whole} runs, {human_seconds(now - self.begun)}"
+        bar = "#" * (10 * done // max(whole, 1))
+        text = f"[{bar:.<10}] {done}/{whole} runs, {human_seconds(now - self.begun)}"
+        if 0 < done - self.before < whole - self.before:
+            left = (now - self.begun) * (whole - done) / (done - self.before)
+            text += f", some {human_seconds(left)} left"
         text += f", {human_seconds(self.cpu)} of CPU"
+        width = shutil.get_terminal_size().columns - 1
+        text = f"{text[:width]:<{width}}" if tty else text  # or what was written over would show
         print(text, end="\r" if tty and not last else "\n", file=sys.stderr, flush=True)
 
 
-def absent(sets: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """The sets that cannot be run here, and why."""
-    from corsage.app.bench.jobs import check
-    from corsage.core.errors import ConfigError, DataError
+Sets = dict[str, dict[str, Any]]
 
-    found = {}
+
+def available(sets: Mapping[str, Mapping[str, Any]], where: Mapping[str, Any]) -> tuple[Sets, Json]:
+    """The sets that can be run here, with the keys of where their files are, and why others cannot.
+
+    What is not in `data-dir` may be in a package.
+    """
+    from corsage.app.bench.jobs import check
+
+    found, gone = Sets(), Json()
+    elsewhere = {key: value for key, value in where.items() if key != "data-dir"}
     for name, keys in sets.items():
-        try:
-            check(config_of({**COMMON, **keys, "seed": 0, "validation": 0.2}, CONSTANT_ROW))
-        except (ConfigError, DataError, OSError) as error:
-            found[name] = " ".join(str(error).split())
-    return found
+        for place in (where, elsewhere) if where != elsewhere else (where,):
+            own = {**keys, **place}
+            try:
+                check(config_of({**COMMON_KEYS, **own, "seed": 0, "validation": 0.2}, CONSTANT_ROW))
+            except (ConfigError, DataError, OSError) as error:
+                gone.setdefault(name, " ".join(str(error).split()))
+            else:
+                found[name] = own
+                gone.pop(name, None)
+                break
+    return found, gone

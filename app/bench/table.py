@@ -32,7 +32,7 @@ def cells(one: Beside) -> list[str]:
     """The texts of a row."""
     entry = one.entry
     if not entry.results:
-        return [entry.row, f"failed: {entry.failed}"[:60], *[""] * (len(BENCH_TITLES) - 2)]
+        return [entry.row, "no result", *[""] * (len(BENCH_TITLES) - 2)]
     study, found = entry.study, one.difference
     measure = entry.measure
     text = measure.text
@@ -71,13 +71,58 @@ def titles(group: Sequence[Beside]) -> list[str]:
     return [title.format(measure.title if measure else "score") for title in BENCH_TITLES]
 
 
+def numbers(one: Beside) -> dict[str, object]:
+    """The numbers of a row, as they are and not as they are shown."""
+    entry, found = one.entry, one.difference
+    if not entry.results:
+        return {"row": entry.row, "failed": entry.failed}
+    seeds, users = (found.over_seeds, found.over_users) if found else (None, None)
+    nobody = (None, None)
+    return {
+        "row": entry.row, "measure": entry.measure.name, "seeds": len(entry.results),
+        "mean": entry.study.mean, "sd": entry.study.sd,
+        "over samples": entry.average("over_samples"), "worst tenth": entry.average("worst10"),
+        "to fedavg+ft": found and found.mean, "p by Holm": found and one.p_value,
+        "seeds low": seeds and seeds.low, "seeds high": seeds and seeds.high,
+        "users low": users and users.low, "users high": users and users.high,
+        **dict(zip(HURT_COLUMNS, (share for kind in ("alone", "together")
+                                  for share in one.hurt.get(kind, nobody)), strict=True)),
+        **{name: entry.new_users(samples) for name, samples in NEW_COLUMNS.items()},
+        **dict(zip(("beats constant", "of"), one.beats or nobody, strict=True)),
+        "tuned minus default": entry.gain, "best round minus last": entry.inflation,
+        "rounds to 95%": entry.rounds_to_most, "bytes up": entry.average("bytes_up"),
+        "bytes down": entry.average("bytes_down"), "CPU seconds": entry.cpu,
+    }  # fmt: skip
+
+
+def sorting(one: Beside) -> list[float | None]:
+    """Keys by which the cells of a row are sorted; None: their words, or nothing."""
+    found = {key: value for key, value in numbers(one).items() if isinstance(value, int | float)}
+    won, up = found.get("beats constant"), found.get("bytes up")
+    return [
+        None,
+        *map(found.get, ("mean", "over samples", "worst tenth", "to fedavg+ft", "seeds low")),
+        *map(found.get, ("users low", *HURT_COLUMNS, *NEW_COLUMNS)),
+        None if won is None else won / found["of"],
+        *map(found.get, ("tuned minus default", "best round minus last", "rounds to 95%")),
+        None if up is None else up + found["bytes down"], found.get("CPU seconds"),
+    ]  # fmt: skip
+
+
+NEW_COLUMNS = {"new after 5": 5, "new after 20": 20, "new after all": 0}
+"""The columns of new users, and after how many samples."""
+HURT_COLUMNS = ("hurt vs alone", "hurt vs alone beyond noise", "hurt vs fedavg+ft",
+                "hurt vs fedavg+ft beyond noise")  # fmt: skip
+
+
 def csv_text(results: Results) -> str:
-    """A line a set and row, with numbers instead of texts where there are such."""
+    """A line a set and row, of numbers as they are."""
+    lines = [{"set": name, **numbers(one)} for name, own in results.sets.items() for one in own]
+    names = dict.fromkeys(key for line in lines for key in line)
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["set", *(title.format("score").replace("\n", " ") for title in BENCH_TITLES)])
-    for name, group in results.sets.items():
-        writer.writerows([name, *cells(one)] for one in group)
+    writer = csv.DictWriter(out, [*names], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
     return out.getvalue()
 
 

@@ -11,8 +11,8 @@ from scipy import stats
 from corsage.app.bench.ranks import critical_difference, holm, over_seeds, ranks
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=6))
 def test_holm_is_the_closed_test_of_bonferroni(values: list[float]) -> None:
     """Adjusted: the largest, over all sets of hypotheses with it, of their size times the least."""
     adjusted = holm(values)
@@ -47,7 +47,7 @@ def test_nemenyi_as_published() -> None:
     assert critical_difference(4, 14) == pytest.approx(2.569 * np.sqrt(4 * 5 / (6 * 14)), rel=1e-3)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(st.floats(-5, 5), min_size=2, max_size=7, unique=True))
 def test_over_seeds_is_the_t_test(values: list[float]) -> None:
     assert over_seeds(values) == pytest.approx(stats.ttest_1samp(values, 0.0).pvalue, rel=1e-6)
