@@ -61,6 +61,7 @@ BY_SQUARES = ("squared", "logistic", "squared-hinge")
 """Losses whose models are squares', or those of labels -1 and 1."""
 UNLIKELY = "; fewer are likelier (BIC)"
 TOO_SMALL = f"; one is of fewer than {LEAST_USERS} users"
+ONE_USERS = "; one user may have made all of it"
 NONE_PAY = "none that pay: one centre"
 NOT_JUDGED = "not looked for (too few users or rows, or labels without noise): one centre"
 
@@ -217,8 +218,10 @@ def apart(users: Users, found: Groups, some: set[str]) -> set[str]:
 
 
 def why_not(one: Tried) -> str:
-    """Say why a number of groups is not taken, whatever held-out records say; empty: nothing."""
-    return "" if one.likely and one.peopled else UNLIKELY if one.peopled else TOO_SMALL
+    """Say why a number of groups is not taken, whatever its standard errors; empty: nothing."""
+    if not one.peopled:
+        return TOO_SMALL
+    return UNLIKELY if not one.likely else ONE_USERS if one.gain > 0 and not one.shared else ""
 
 
 def log_odds(mean: float) -> float:
