@@ -28,6 +28,7 @@ from corsage.core.messages.replies import Replies, name_users
 from corsage.solvers.known_clusters.folds import solved
 from corsage.solvers.known_clusters.variances.found_groups import (
     LEAST_USERS,
+    OF_ONE_USER,
     Groups,
     Tried,
     found_groups,
@@ -61,7 +62,7 @@ BY_SQUARES = ("squared", "logistic", "squared-hinge")
 """Losses whose models are squares', or those of labels -1 and 1."""
 UNLIKELY = "; fewer are likelier (BIC)"
 TOO_SMALL = f"; one is of fewer than {LEAST_USERS} users"
-ONE_USERS = "; one user may have made all of it"
+ON_FEW = "; it hangs on few users"
 NONE_PAY = "none that pay: one centre"
 NOT_JUDGED = "not looked for (too few users or rows, or labels without noise): one centre"
 
@@ -221,7 +222,8 @@ def why_not(one: Tried) -> str:
     """Say why a number of groups is not taken, whatever its standard errors; empty: nothing."""
     if not one.peopled:
         return TOO_SMALL
-    return UNLIKELY if not one.likely else ONE_USERS if one.gain > 0 and not one.shared else ""
+    few = one.gain > 0 and one.sure > OF_ONE_USER and not one.shared
+    return UNLIKELY if not one.likely else ON_FEW if few else ""
 
 
 def log_odds(mean: float) -> float:
