@@ -49,7 +49,7 @@ from corsage.strategies.known_clusters.kept_sums import KeptSums
 from corsage.strategies.known_clusters.linear_summary import Component
 from corsage.strategies.known_clusters.mixed_solution import MixedSolution
 from corsage.strategies.known_clusters.mixed_state import ALL_COLUMNS, FoundGroups
-from corsage.strategies.known_clusters.units import Units
+from corsage.strategies.known_clusters.units import LATENT, Units
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
@@ -232,13 +232,14 @@ def log_odds(mean: float) -> float:
 
 
 def variances(groups: FoundGroups, units: Units) -> list[Component]:
-    """Of records, of users within their groups and between groups, in the data's units."""
-    sent, unit = groups.arrays, units.label**2
-    shares, middles = np.exp(sent["odds"]), sent["middles"] @ units.matrix.T
-    within = float(sent["noise"]) * np.square(units.matrix @ sent["root"]).sum(1)
+    """Of records, of users within their groups and between groups, in the units of coefficients."""
+    sent, scale = groups.arrays, float(groups.arrays["scale"])
+    shares, middles = np.exp(sent["odds"]), scale * sent["middles"] @ units.matrix.T
+    within = float(sent["noise"]) * scale**2 * np.square(units.matrix @ sent["root"]).sum(1)
     between = shares @ np.square(middles - shares @ middles)
+    noise = float(sent["noise"]) * units.label**2 if scale == 1 else LATENT  # or of log odds
     return [
-        Component("residual", float(sent["noise"]) * unit),
+        Component("residual", noise),
         *(Component(f"user: {n}", v) for n, v in units.by_name(within).items()),
         *(Component(f"cluster: {n}", v) for n, v in units.by_name(between).items()),
     ]
