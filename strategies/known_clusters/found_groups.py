@@ -28,6 +28,7 @@ from corsage.core.messages.replies import Replies, name_users
 from corsage.solvers.known_clusters.folds import solved
 from corsage.solvers.known_clusters.variances.found_groups import (
     LEAST_USERS,
+    OF_ONE_USER,
     Groups,
     Tried,
     found_groups,
@@ -48,7 +49,7 @@ from corsage.strategies.known_clusters.kept_sums import KeptSums
 from corsage.strategies.known_clusters.linear_summary import Component
 from corsage.strategies.known_clusters.mixed_solution import MixedSolution
 from corsage.strategies.known_clusters.mixed_state import ALL_COLUMNS, FoundGroups
-from corsage.strategies.known_clusters.units import Units
+from corsage.strategies.known_clusters.units import LATENT, Units
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script
 
@@ -61,6 +62,7 @@ BY_SQUARES = ("squared", "logistic", "squared-hinge")
 """Losses whose models are squares', or those of labels -1 and 1."""
 UNLIKELY = "; fewer are likelier (BIC)"
 TOO_SMALL = f"; one is of fewer than {LEAST_USERS} users"
+ON_FEW = "; it hangs on few users"
 NONE_PAY = "none that pay: one centre"
 NOT_JUDGED = "not looked for (too few users or rows, or labels without noise): one centre"
 
@@ -217,8 +219,11 @@ def apart(users: Users, found: Groups, some: set[str]) -> set[str]:
 
 
 def why_not(one: Tried) -> str:
-    """Say why a number of groups is not taken, whatever held-out records say; empty: nothing."""
-    return "" if one.likely and one.peopled else UNLIKELY if one.peopled else TOO_SMALL
+    """Say why a number of groups is not taken, whatever its standard errors; empty: nothing."""
+    if not one.peopled:
+        return TOO_SMALL
+    few = one.gain > 0 and one.sure > OF_ONE_USER and not one.shared
+    return UNLIKELY if not one.likely else ON_FEW if few else ""
 
 
 def log_odds(mean: float) -> float:
@@ -227,13 +232,14 @@ def log_odds(mean: float) -> float:
 
 
 def variances(groups: FoundGroups, units: Units) -> list[Component]:
-    """Of records, of users within their groups and between groups, in the data's units."""
-    sent, unit = groups.arrays, units.label**2
-    shares, middles = np.exp(sent["odds"]), sent["middles"] @ units.matrix.T
-    within = float(sent["noise"]) * np.square(units.matrix @ sent["root"]).sum(1)
+    """Of records, of users within their groups and between groups, in the units of coefficients."""
+    sent, scale = groups.arrays, float(groups.arrays["scale"])
+    shares, middles = np.exp(sent["odds"]), scale * sent["middles"] @ units.matrix.T
+    within = float(sent["noise"]) * scale**2 * np.square(units.matrix @ sent["root"]).sum(1)
     between = shares @ np.square(middles - shares @ middles)
+    noise = float(sent["noise"]) * units.label**2 if scale == 1 else LATENT  # or of log odds
     return [
-        Component("residual", float(sent["noise"]) * unit),
+        Component("residual", noise),
         *(Component(f"user: {n}", v) for n, v in units.by_name(within).items()),
         *(Component(f"cluster: {n}", v) for n, v in units.by_name(between).items()),
     ]

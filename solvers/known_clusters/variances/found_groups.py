@@ -2,9 +2,11 @@
 
 The squared error on a fold's records of a model that is made of the others' follows from users'
 sums of each fold, so all is refitted without each fold at the server. Groups are taken if they err
-less than one centre by `SURELY` standard errors over the users: a likelihood alone finds groups in
-users that are a continuum. Of numbers of groups those up to the likeliest one may be taken (BIC);
-of these the fewest that do as well as the best, within an error.
+less than one centre for sure (`FALSE_ALARMS`), by three readings of the users' gains, of which none
+hangs on a few of them, and if a single user could not have made all of the gain: a likelihood alone
+finds groups in users that are a continuum, and with heavy tails a few users decide a mean. Of
+numbers of groups those up to the likeliest one may be taken (BIC); of these the fewest that do as
+well as the best, within an error.
 """
 
 from __future__ import annotations
@@ -34,8 +36,12 @@ from corsage.solvers.losses.held_out import bounded
 MOST_GROUPS = 5
 LEAST_USERS = 3
 """Users whose likeliest group each is, at least: of fewer nobody could say that they are one."""
-SURELY = 1.64
-"""Standard errors by which groups must err less: 5% of false alarms."""
+FALSE_ALARMS = 0.05
+"""The level of each test: 1.64 standard errors, and more of few users (Student's t)."""
+TRIMMED = 0.1
+"""The share of users at each end whom the trimmed mean leaves out."""
+OF_ONE_USER = 1.0
+"""Standard errors of a mean gain that a single user makes, at most."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,7 @@ class Tried:
     gain : the share by which it errs less on held-out records.
     sure : the same in standard errors over users, of whom a few do not decide: it may be below 0
         where the gain is not.
+    shared : whether one user cannot have made all of the gain.
     likely : whether it is the likeliest number, or smaller.
     peopled : whether each group is the likeliest one of `LEAST_USERS` or more.
     """
@@ -54,6 +61,7 @@ class Tried:
     groups: int
     gain: float
     sure: float
+    shared: bool = True
     likely: bool = True
     peopled: bool = True
 
@@ -138,6 +146,7 @@ def found_groups(folds: list[Sums], counts: Floats, keys: Floats, intercept: boo
             k + 2,
             1 - float(own.sum() / one.sum()),
             sure(one, own),
+            errors_apart(one - own) > OF_ONE_USER,
             k <= likeliest,
             bool((sizes[k] >= LEAST_USERS).all()),
         )
@@ -175,20 +184,51 @@ def errors(held: list[Sums], models: list[Floats]) -> Floats:
 
 
 def sure(one: Floats, other: Floats) -> float:
-    """By how many standard errors others err less; a few large users do not decide for all."""
+    """By how many standard errors others err less, for any of three readings of the users.
+
+    Their mean, where a few large ones do not decide; the mean of those who are left if at each end
+    `TRIMMED` of them are not counted; and the signed ranks of their gains, in units of what each
+    errs around one centre (Wilcoxon), in which all users are of one size.
+    """
+    from scipy.stats import trim_mean, wilcoxon
+    from scipy.stats.mstats import trimmed_stde
+
+    gains = one - other
+    if not gains.any():
+        return 0.0
+    error = float(trimmed_stde(gains, (TRIMMED, TRIMMED)))
+    middle = float(trim_mean(gains, TRIMMED)) / error if error else 0.0
+    shares = gains / np.maximum(one, np.finfo(np.float64).tiny)
+    ranks = wilcoxon(shares, method="asymptotic", alternative="greater").zstatistic
+    return min(by_mean(one, other), middle, float(ranks))
+
+
+def by_mean(one: Floats, other: Floats) -> float:
+    """The same of the mean alone, to which a few large users add no more than others."""
     loud = bounded(np.stack([one, other]))
-    gains = loud[0] - loud[1]
+    return errors_apart(loud[0] - loud[1])
+
+
+def errors_apart(gains: Floats) -> float:
+    """The mean in its standard errors."""
     error = float(gains.std(ddof=1)) * np.sqrt(len(gains))
     return float(gains.sum()) / error if error else 0.0
 
 
 def taken(tried: list[Tried], lost: list[Floats]) -> int | None:
     """The place of the number that is taken; None: one centre."""
-    paying = [k for k, one in enumerate(tried) if one.likely and one.peopled and one.sure > SURELY]
+    from scipy.stats import t
+
+    least = float(t.isf(FALSE_ALARMS, len(lost[0]) - 1))
+    paying = [
+        k
+        for k, own in enumerate(tried)
+        if own.likely and own.peopled and own.shared and own.sure > least
+    ]
     if not paying:
         return None
     best = min(paying, key=lambda place: float(lost[place].sum()))
-    return next(place for place in paying if sure(lost[place], lost[best]) <= 1.0)
+    return next(place for place in paying if by_mean(lost[place], lost[best]) <= 1.0)
 
 
 def likeliest_of(found: Mixture, users: Sums) -> Ints:

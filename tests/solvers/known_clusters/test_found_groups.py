@@ -12,7 +12,7 @@ from corsage.core.arrays import Floats, Ints
 from corsage.solvers.known_clusters.blocks import Sums
 from corsage.solvers.known_clusters.folds import sums_in
 from corsage.solvers.known_clusters.variances import found_groups as groups
-from corsage.solvers.known_clusters.variances.found_groups import Part, errors, found_groups
+from corsage.solvers.known_clusters.variances.found_groups import Part, Tried, errors, found_groups
 from corsage.solvers.known_clusters.variances.mixtures import (
     OneCentre,
     Told,
@@ -131,6 +131,40 @@ def test_groups_that_were_planted_are_found_and_of_one_cluster_none() -> None:
         right = sum(np.bincount(rows.group[labels == k]).max() for k in range(3))
         assert right >= 42
         assert found_groups(*drawn(seed, 0.0).folds, np.arange(45) / 45, True).mixture is None
+
+
+def test_a_gain_is_sure_if_no_few_users_make_it() -> None:
+    """Ranks and trimmed means by loops; three users who gain most of all are not enough."""
+    rng = np.random.default_rng(0)
+    one = rng.uniform(1, 100, 40)
+    other = one * (1 + rng.normal(-0.08, 0.1, 40))
+    gains = one - other
+    ranks = np.argsort(np.argsort(np.abs(gains / one))) + 1
+    by_ranks = (ranks * np.sign(gains)).sum() / np.sqrt(np.square(ranks).sum())
+    left, kept = np.sort(gains)[4:-4], np.sort(gains)
+    kept[:4], kept[-4:] = left[0], left[-1]
+    trimmed = left.mean() / (kept.std(ddof=1) / 0.8 / np.sqrt(40))
+    wanted = min(by_ranks, trimmed, groups.by_mean(one, other))
+    assert groups.sure(one, other) == pytest.approx(wanted) and wanted > 1.7
+    few = one * (1 + rng.permuted(np.repeat([-0.05, 0.05], 20)))
+    few[:3] = 0.0
+    assert groups.errors_apart(one - few) > 1.0 > groups.sure(one, few)
+    assert groups.sure(one, one) == 0.0
+
+
+def test_what_one_user_alone_gains_or_loses_is_no_gain_of_all() -> None:
+    gains = np.append(np.full(30, 0.1) + 0.01 * (np.arange(30) % 5), 0.0)
+    one, lost = np.append(np.ones(30), 1e4), np.empty(31)
+    for own in (9e3, -9e3):  # all others lose, or gain for sure
+        gains[-1] = own
+        lost[:] = one - (gains if own < 0 else np.append(-gains[:30], own))
+        assert groups.errors_apart(one - lost) < groups.OF_ONE_USER
+        assert (groups.sure(one, lost) > 1.7) == (own < 0)
+    assert groups.errors_apart(np.append(np.zeros(30), 7.0)) == pytest.approx(groups.OF_ONE_USER)
+    assert groups.taken([Tried(2, 0.5, 3.0, shared=False)], [lost]) is None
+    assert groups.taken([Tried(2, 0.5, 3.0)], [lost]) == 0
+    # of eight users 1.8 standard errors are not enough
+    assert groups.taken([Tried(2, 0.5, 1.8)], [lost[:8]]) is None
 
 
 def test_few_users_and_few_rows_are_not_divided() -> None:

@@ -14,7 +14,7 @@ from corsage.app.command import run
 from corsage.app.fitting import fit
 from corsage.app.run.loaded import load
 from corsage.core.errors import ConfigError
-from corsage.strategies.known_clusters.found_groups import UNLIKELY, findings
+from corsage.strategies.known_clusters.found_groups import UNLIKELY, findings, variances
 from corsage.strategies.known_clusters.mixed_state import FoundGroups
 from tests.support.federations import federate, reference
 from tests.support.known_users import HIERARCHICAL
@@ -82,6 +82,12 @@ def test_other_losses_have_their_own_fit_within_groups_of_least_squares() -> Non
     found, result, _ = federate("mixed-model", mixed_grouping="found", **keys)
     assert found.state.done and len({*found.state.groups.of.values()}) == 3
     assert np.mean([*result.summaries[0].per_user.values()]) > 0.87
+    sizes = np.exp(found.state.groups.arrays["odds"])  # variances are of log odds, as centres
+    away = found.state.w - sizes @ found.state.w
+    parts = variances(found.state.groups, found.solution.units)
+    between = [one.variance for one in parts if one.level.startswith("cluster")]
+    assert between == pytest.approx(sizes @ np.square(away))
+    assert parts[0].variance == pytest.approx(np.pi**2 / 3)
 
 
 def table(folder: Path, sizes: list[int]) -> Path:
