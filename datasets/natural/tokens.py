@@ -14,6 +14,7 @@ import re
 import numpy as np
 
 from corsage.core.arrays import Ints
+from corsage.core.errors import DataError
 from corsage.datasets.data_set import DataSet
 from corsage.datasets.natural.sources import (
     Source,
@@ -39,11 +40,14 @@ FILMS = Source(
 def movielens(keys: OwnKeys) -> Table:
     """Ratings, by the number of the film."""
     found = FILMS.frame(keys)
-    films, users = (numbers(found[name]).astype(np.int64) for name in ("movieId", "userId"))
+    cells = np.stack([numbers(found[name]) for name in ("movieId", "userId", "rating")])
+    if not np.isfinite(cells).all():
+        raise DataError(f"dataset=movielens: ratings with a gap. {FILMS.get}.")
+    films, users = cells[:2].astype(np.int64)
     own = np.flatnonzero(often(films, LEAST_RATINGS))
     own = own[often(users[own], LEAST_RATINGS)]
     place = np.unique(films[own], return_inverse=True)[1]
-    y = numbers(found["rating"])[own]
+    y = cells[2, own]
     return Table(
         place[:, None].astype(np.float32), y, users[own].astype(np.str_), None, 0, 0.0, 1.0
     )
