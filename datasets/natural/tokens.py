@@ -83,7 +83,8 @@ def lettered(text: str) -> Ints:
 
 
 RATED = {"model": "embedding", "hidden": f"{MOST_FILMS},16", "num-rounds": "30"}
-SAID = {"model": "gru", "hidden": "32", "lr": "0.3", "max-train-samples": "200", "num-rounds": "20"}
+SAID = {"model": "gru", "hidden": "32", "lr": "1", "batch-size": "20"}
+SAID |= {"max-train-samples": "100", "num-rounds": "20"}
 DATASET = {
     "movielens": DataSet(readable(movielens), OwnKeys, FILMS.files, users="own", prefers=RATED),
     "sotu": DataSet(readable(sotu), OwnKeys, ADDRESSES.files, users="own", prefers=SAID),
