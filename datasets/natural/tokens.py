@@ -82,7 +82,8 @@ def lettered(text: str) -> Ints:
     return np.where((codes > 0) & (codes < LETTERS), codes, 0)
 
 
-RATED = {"model": "embedding", "hidden": f"{MOST_FILMS},16", "num-rounds": "30"}
+RATED = {"model": "embedding", "hidden": f"{MOST_FILMS},16", "lr": "0.1", "batch-size": "50"}
+RATED |= {"weight-decay": "0.01", "num-rounds": "60"}
 SAID = {"model": "gru", "hidden": "32", "lr": "1", "batch-size": "20"}
 SAID |= {"max-train-samples": "100", "num-rounds": "20"}
 DATASET = {
