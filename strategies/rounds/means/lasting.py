@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from corsage.core.messages.schema import capped
-from corsage.strategies.rounds.job import Job
+
+if TYPE_CHECKING:
+    from corsage.strategies.rounds.job import Job
 
 
 def share_of_all(job: Job, weight: float) -> np.float32:
