@@ -34,14 +34,8 @@ def key(
     `limit` names the limit that a device sets to it (messages/limits.py); `objects` are what may be
     given from Python instead of a text, as an annotation; from `tuned` the bench draws its trials.
     """
-    limits: dict[str, Any] = {
-        "doc": doc,
-        "low": low,
-        "high": high,
-        "choices": choices,
-        "limit": limit,
-    }
-    limits |= {"objects": objects, "tuned": tuned}
+    limits: dict[str, Any] = {"doc": doc, "low": low, "high": high, "choices": choices}
+    limits |= {"limit": limit, "objects": objects, "tuned": tuned}
     return field(default=default, metadata=limits)
 
 

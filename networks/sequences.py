@@ -1,4 +1,4 @@
-"""Built-in models of series, sequences, and things that have a number: cnn1d, gru, embedding."""
+"""Built-in models of series, sequences and numbered things: cnn1d, lstm, gru, embedding."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from corsage.core.configuration.key_groups import ModelKeys
 from corsage.core.errors import ModelError
-from corsage.networks.zoo import LastStep, Layers, Shape, hidden_sizes, image, sequential
+from corsage.networks.zoo import Layers, Shape, hidden_sizes, image, sequential
 
 
 def cnn1d(shape: Shape, outputs: int, keys: ModelKeys) -> nn.Module:
@@ -21,6 +21,35 @@ def cnn1d(shape: Shape, outputs: int, keys: ModelKeys) -> nn.Module:
     layers |= {"flatten": nn.Flatten(), "fc1": nn.Linear(16 * (times // 4), 64), "relu3": nn.ReLU()}
     layers["head"] = nn.Linear(64, outputs)
     return sequential(layers)
+
+
+def lstm(shape: Shape, outputs: int, keys: ModelKeys) -> nn.Module:
+    """FedRep's network for Sent140: an LSTM of 128 over the word vectors, 10, head.
+
+    Its features are those of the last of the 25 words. (The official code lays the vectors out by
+    a `view` that mixes words and numbers, 25 numbers at 300 steps; here a step is a word.)
+    """
+    if len(shape) != 2:
+        raise ModelError(
+            f"model=lstm: needs sequences of vectors (words, width), the data have shape {shape}. "
+            "Use dataset=sent140, or another model."
+        )
+    layers: Layers = {"lstm": LastStep(shape[1], 128), "fc": nn.Linear(128, 10)}
+    layers |= {"relu": nn.ReLU(), "head": nn.Linear(10, outputs)}
+    return sequential(layers)
+
+
+class LastStep(nn.Module):
+    """Recurrent cells over (batch, steps, width), and their output at the last step."""
+
+    def __init__(self, width: int, size: int, kind: type[nn.LSTM | nn.GRU] = nn.LSTM) -> None:
+        super().__init__()
+        self.cells = kind(width, size, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The output after the last step (batch, size)."""
+        output: Tensor = self.cells(x)[0]
+        return output[:, -1]
 
 
 def gru(shape: Shape, outputs: int, keys: ModelKeys) -> nn.Module:

@@ -11,8 +11,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from itertools import pairwise
 from math import prod
+from typing import cast
 
-from torch import Tensor, nn
+from torch import nn
 
 from corsage.core.configuration.key_groups import ModelKeys
 from corsage.core.errors import ModelError
@@ -84,35 +85,6 @@ def cnn_cifar100(shape: Shape, outputs: int, keys: ModelKeys) -> nn.Module:
     return convolutional("cnn-cifar100", shape, outputs, (64, 128), (256, 128), dropout=0.6)
 
 
-def lstm(shape: Shape, outputs: int, keys: ModelKeys) -> nn.Module:
-    """FedRep's network for Sent140: an LSTM of 128 over the word vectors, 10, head.
-
-    Its features are those of the last of the 25 words. (The official code lays the vectors out by
-    a `view` that mixes words and numbers, 25 numbers at 300 steps; here a step is a word.)
-    """
-    if len(shape) != 2:
-        raise ModelError(
-            f"model=lstm: needs sequences of vectors (words, width), the data have shape {shape}. "
-            "Use dataset=sent140, or another model."
-        )
-    layers: Layers = {"lstm": LastStep(shape[1], 128), "fc": nn.Linear(128, 10)}
-    layers |= {"relu": nn.ReLU(), "head": nn.Linear(10, outputs)}
-    return sequential(layers)
-
-
-class LastStep(nn.Module):
-    """Recurrent cells over (batch, steps, width), and their output at the last step."""
-
-    def __init__(self, width: int, size: int, kind: type[nn.LSTM | nn.GRU] = nn.LSTM) -> None:
-        super().__init__()
-        self.cells = kind(width, size, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The output after the last step (batch, size)."""
-        output: Tensor = self.cells(x)[0]
-        return output[:, -1]
-
-
 def convolutional(
     model: str,
     shape: Shape,
@@ -173,8 +145,7 @@ def other(name: str) -> Callable[[Shape, int, ModelKeys], nn.Module]:
     """A model for what is neither a row nor an image, whose module is imported when it is built."""
 
     def model(shape: Shape, outputs: int, keys: ModelKeys) -> nn.Module:
-        built: nn.Module = getattr(attached("sequence models"), name)(shape, outputs, keys)
-        return built
+        return cast(nn.Module, getattr(attached("sequence models"), name)(shape, outputs, keys))
 
     return model
 
@@ -186,14 +157,5 @@ ZOO: dict[str, Callable[[Shape, int, ModelKeys], nn.Module]] = {
     "cnn": cnn,
     "cnn-cifar10": cnn_cifar10,
     "cnn-cifar100": cnn_cifar100,
-    "lstm": lstm,
-    **{name: other(name) for name in ("cnn1d", "embedding", "gru")},
+    **{name: other(name) for name in ("lstm", "cnn1d", "gru", "embedding")},
 }
-
-
-def is_convex_module(module: nn.Module) -> bool:
-    """Tell whether a module is one linear layer, after which every loss here is convex."""
-    layers = [layer for layer in module.modules() if not list(layer.children())]
-    return all(isinstance(layer, nn.Flatten | nn.Linear | nn.Identity) for layer in layers) and (
-        sum(isinstance(layer, nn.Linear) for layer in layers) == 1
-    )

@@ -25,7 +25,7 @@ from corsage.core.arrays import Arrays, Floats32
 from corsage.core.keys import Keys, key
 from corsage.core.messages.replies import Replies
 from corsage.strategies.rounds.base import GlobalModel
-from corsage.strategies.rounds.means.user_rows import share_of_all
+from corsage.strategies.rounds.means.lasting import share_of_all
 from corsage.strategies.rounds.model_arrays import without_statistics
 from corsage.strategies.rounds.state import ModelState
 
@@ -73,6 +73,6 @@ class FedDyn(GlobalModel[FedDynKeys, FedDynState]):
         if not alpha:
             return FedDynState(mean, self.state.h)
         change = without_statistics(self.job.network, mean - self.state.model)
-        share = share_of_all(self.job, self.config, replies.weight)
+        share = share_of_all(self.job, replies.weight)
         h = self.state.h - np.float32(alpha * share) * change
         return FedDynState((mean - h / np.float32(alpha)).astype(np.float32), h)

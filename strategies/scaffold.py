@@ -37,7 +37,7 @@ from corsage.core.arrays import Floats32
 from corsage.core.keys import Keys, key
 from corsage.core.messages.replies import Replies
 from corsage.strategies.rounds.base import GlobalModel
-from corsage.strategies.rounds.means.user_rows import share_of_all
+from corsage.strategies.rounds.means.lasting import share_of_all
 from corsage.strategies.rounds.state import ModelState
 from corsage.strategies.rounds.turns import Parcel
 
@@ -95,7 +95,7 @@ class Scaffold(GlobalModel[ScaffoldKeys, ScaffoldState]):
     def merge(self, replies: Replies) -> ScaffoldState:
         """Equation 5: the mean of y_i and of c_i+ - c_i has come."""
         step, model = self.keys.scaffold_server_lr, self.state.model
-        share = share_of_all(self.job, self.config, replies.weight)
+        share = share_of_all(self.job, replies.weight)
         x = np.float32(1.0 - step) * model + np.float32(step) * replies.mean["model"]
         c, came = self.state.variate, replies.mean["variate"]
         c = c + share * (came if self.changes else came - c)

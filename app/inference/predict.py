@@ -76,7 +76,7 @@ def predict(words: Words) -> None:
 
 @contextmanager
 def once() -> Iterator[None]:
-    """What the models of several users say of a column alike is logged once."""
+    """Log once what the models of several users say of a column alike."""
     log, told = getLogger("corsage"), set[str]()
 
     def is_new(record: LogRecord) -> bool:

@@ -64,7 +64,8 @@ class Remarks(Callback):
         keys = strategy.config.data
         for note in (*two_meanings(keys), *judged_by(keys), *data.notes) if self.strategies else ():
             strategy.job.note(note)
-        if by_sgd(strategy) and (said := stands_still(strategy) or wild(as_inputs(data, strategy))):
+        inputs = None if named(strategy) else as_inputs(data, strategy)
+        if by_sgd(strategy) and (said := stands_still(strategy) or (inputs and wild(inputs))):
             strategy.job.note.warn(said)
 
     def on_end(self, strategy: Strategy[Any, Any], results: Sequence[Summary]) -> None:
@@ -131,6 +132,11 @@ def as_inputs(data: FederatedData, strategy: Strategy[Any, Any]) -> FederatedDat
         return data
     ready: FederatedData = attached("prepared tables").prepared(data, agreed)
     return ready
+
+
+def named(strategy: Strategy[Any, Any]) -> bool:
+    """True if inputs are the numbers of things, whose size means nothing."""
+    return strategy.config.model.model == "embedding"
 
 
 def by_sgd(strategy: Strategy[Any, Any]) -> bool:

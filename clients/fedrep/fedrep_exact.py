@@ -6,7 +6,7 @@ user's data, the body, its centre and gamma, and is found again whenever it is n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from corsage.clients.base import Client, Got, Models, Sent
-from corsage.clients.parts.samples import HeldFeatures
+from corsage.clients.parts.samples import Features
 from corsage.core.arrays import Array, Floats, Floats32, Ints
 from corsage.core.errors import UserError
 from corsage.core.messages.asked import Takes, floats
@@ -194,3 +194,17 @@ class FedRepExactClient(Client[FedRepExactKeys]):
 def gamma(got: Got) -> float:
     """The strength of the pull of the squared loss."""
     return float(got.options["gamma"])
+
+
+class HeldFeatures:
+    """The features of what was asked for last; those of another body are let go."""
+
+    def __init__(self) -> None:
+        self._key: Hashable = None
+        self._held = Features()
+
+    def of(self, key: Hashable) -> Features:
+        """Those under a name, which are none if another was asked for since."""
+        if key != self._key:
+            self._key, self._held = key, Features()
+        return self._held

@@ -175,20 +175,6 @@ class FeaturesByModel:
         return self._found.setdefault(network, Features())
 
 
-class HeldFeatures:
-    """The features of what was asked for last; those of another body are let go."""
-
-    def __init__(self) -> None:
-        self._key: Hashable = None
-        self._held = Features()
-
-    def of(self, key: Hashable) -> Features:
-        """Those under a name, which are none if another was asked for since."""
-        if key != self._key:
-            self._key, self._held = key, Features()
-        return self._held
-
-
 @torch.no_grad()
 def features_of(network: Network, x: Tensor) -> Tensor:
     """Features of one user's samples by the frozen front: alike, whoever else is at the node."""

@@ -146,8 +146,7 @@ def needed(values: Mapping[str, Any]) -> dict[str, str]:
                 )
     for name in names:
         found = {**keys_class(name).prefers, **found}
-    usual = defaults()
-    own = suited(values)
+    own, usual = suited(values), defaults()
     return {**own, **{k: v for k, v in found.items() if k not in own or v != usual[k]}}
 
 

@@ -68,9 +68,8 @@ class DataKeys(Keys):
     )
     validation: float = key(
         0.0,
-        "share of each user's samples that is kept out of training and stands for its test: what "
-        "is chosen by it (a study's values, when to stop) saw no test samples, which nobody gets "
-        "then; 0: users train on these too, and are judged by their test",
+        "share of each user's samples that is taken from training and stands for its test, which "
+        "nobody gets then: to choose by (a study's values, when to stop); 0: judged by the test",
         low=0.0,
         high=0.9,
     )

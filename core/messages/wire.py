@@ -73,8 +73,7 @@ LONGEST_VALUE = 1000
 """Characters of a key's value, but for lists of columns."""
 FILE_KEYS = (
     *("label-column", "labels", "feature-columns", "drop-columns", "category-columns"),
-    *("scale", "missing", "test-fraction", "validation"),
-    "max-train-samples",
+    *("scale", "missing", "test-fraction", "validation", "max-train-samples"),
 )
 """The keys by which a run may say how a device reads its file."""
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import re
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -91,6 +92,8 @@ def spoken_digits(keys: OwnKeys) -> Table:
         digit, speaker, _ = name.split("_")
         with warnings.catch_warnings(action="error", category=wavfile.WavFileWarning):
             rate, sound = wavfile.read(io.BytesIO(raw))
+        if not re.fullmatch("[0-9]", digit):
+            raise DataError(f"dataset=spoken-digits: {name}: {digit} is no digit.")
         if sound.ndim != 1:
             raise DataError(f"dataset=spoken-digits: {name}: more than one channel.")
         x.append(spectrogram(sound.astype(np.float64), rate))

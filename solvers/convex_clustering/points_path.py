@@ -19,15 +19,15 @@ from corsage.solvers.convex_clustering.exact.edges import Edges, norms
 from corsage.solvers.convex_clustering.exact.sum_of_norms import path
 from corsage.solvers.convex_clustering.reading import in_order
 
-STEP = 0.25
+LOG_STEP = 0.25
 """Between the logarithms of two lambda of the path."""
-BOTTOM, ALONE = 0.2, 0.8
+BOTTOM, MOSTLY_ALONE = 0.2, 0.8
 """The share of points that could join at the least lambda, and of those that are alone there."""
-MARGIN = 4
+TOP_MARGIN = 4
 """The largest lambda by that of the proof: up to there a tolerance leaves strays nearly joined."""
-SMALLEST, SHARE_OF_ALL = 5, 1 / 30
+SMALLEST_CLUSTER, SHARE_OF_ALL = 5, 1 / 30
 """A cluster has at least so many points, and at least that share of all."""
-HELD = 0.85
+COVERED = 0.85
 """The share of a set that its clusters hold; the others are strays."""
 OF_ABOVE, MOST_ABOVE = 0.4, 6.0
 """A split's stretch is at least that share of the stretch of the split above it; this counts for no
@@ -92,11 +92,11 @@ def along(points: Floats, edges: Edges, tolerance: float) -> Path:
     top, bottom = ends(points, edges)
     distinct, pieces = len(np.unique(points, axis=0)), int(edges.components().max()) + 1
     while True:
-        count = max(int(np.ceil(np.log(top / bottom) / STEP)), 1) + 1
-        lams = bottom * np.exp(STEP * np.arange(count))[::-1]
+        count = max(int(np.ceil(np.log(top / bottom) / LOG_STEP)), 1) + 1
+        lams = bottom * np.exp(LOG_STEP * np.arange(count))[::-1]
         found = list(path(points, lams.tolist(), edges, tolerance))
         labels = np.stack([in_order(each.labels) for each in found])
-        if labels[-1].max() + 1 >= ALONE * distinct or count == 2:
+        if labels[-1].max() + 1 >= MOSTLY_ALONE * distinct or count == 2:
             break
         bottom /= 4
     last = max(int(np.flatnonzero(labels.max(1) + 1 <= pieces).max(initial=0)), 0)
@@ -110,7 +110,7 @@ def ends(points: Floats, edges: Edges) -> tuple[float, float]:
     """A lambda at which each piece is one cluster, and one at which few points are joined."""
     even = Edges(edges.i, edges.j, np.sqrt(edges.w), edges.n)
     flow = even.carry(points - means(points, edges))
-    top = MARGIN * float((norms(flow) / edges.w).max(initial=0.0))
+    top = TOP_MARGIN * float((norms(flow) / edges.w).max(initial=0.0))
     reach = norms(edges.differences(points)) / (2 * edges.w)
     nearest = np.full(edges.n, np.inf)
     for own in (edges.i, edges.j):
@@ -154,13 +154,13 @@ def longest(labels: Ints, least: float, most: int | None = None) -> Split:
     for place, row in enumerate(labels):
         sizes = np.bincount(row)
         large = sizes >= least
-        if sizes[large].sum() >= HELD * len(row):
+        if sizes[large].sum() >= COVERED * len(row):
             counts[place] = large.sum()
     counts[(counts < 2) | (counts > (most or len(labels[0])))] = 0
     starts = np.flatnonzero(np.diff(counts, prepend=-1))
     lengths = np.where(counts[starts] > 0, np.diff(starts, append=len(counts)), 0)
     best = int(np.argmax(lengths))
-    return Split(STEP * float(lengths[best]), int(starts[best] + lengths[best] // 2))
+    return Split(LOG_STEP * float(lengths[best]), int(starts[best] + lengths[best] // 2))
 
 
 def threshold(n: int, d: int) -> float:
@@ -235,7 +235,7 @@ def largest(lams: Sequence[float]) -> float:
 def large_pieces(points: Floats, edges: Edges) -> tuple[Ints, float]:
     """The pieces of the graph that are clusters, strays with the nearest; points of a cluster."""
     pieces = edges.components()
-    least = max(SMALLEST, SHARE_OF_ALL * len(points))
+    least = max(SMALLEST_CLUSTER, SHARE_OF_ALL * len(points))
     least = min(least, float(np.bincount(pieces).max()))
     return labels_of(gathered(points, np.arange(len(points)), pieces, least), len(points)), least
 

@@ -28,11 +28,7 @@ class FedRepKeys(Keys):
     needs: ClassVar = {"model": "mlp"}  # a body, whatever others need
 
     head_epochs: int = key(
-        10,
-        "epochs of the head (tau), the body frozen, before the body's",
-        tuned=(1, 20),
-        low=0,
-        limit=EPOCH_LIMIT,
+        10, "epochs of the head (tau) before the body's", low=0, limit=EPOCH_LIMIT, tuned=(1, 20)
     )
 
 

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 TRAVELLED = Number("moved", low=0.0), Number("length", low=0.0), AVERAGED, WITHHELD
 """The distance that a cohort's models moved, and their length: sums of squares; and counts."""
 SUMMED, USERS = "summed", "users"
-MOST_NUMBERS = 40_000_000
+MOST_HELD = 40_000_000
 """Numbers of all users' sums that are held at once."""
 MOST_WORK = 400_000_000
 """n d^3: what one look at all users takes."""
@@ -141,7 +141,7 @@ class OwnSums:
     def untold_sums(self, present: Present) -> str:
         """Why users cannot send sums of their own; empty: they can."""
         d, users = len(self.state.model), sum(len(c.users) for c in present.cohorts)
-        if users * d**2 > 2 * MOST_NUMBERS or users * d**3 > MOST_WORK:
+        if users * d**2 > 2 * MOST_HELD or users * d**3 > MOST_WORK:
             return f"{users:,} users with {d:,} coefficients are too many for sums of each"
         if not self.job.members.at_home and any(len(c.users) > 1 for c in present.cohorts):
             return "a device has several users of one cluster, and tells no more than their sum"

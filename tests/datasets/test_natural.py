@@ -1,14 +1,18 @@
 """Published data with natural users: small files of each format; the real ones where they are."""
 
 import os
+import shutil
 import sys
+import zipfile
 
 import numpy as np
 import pytest
+from scipy.io import savemat, wavfile
 
 from corsage.core.configuration.config import Config
 from corsage.core.errors import CorsageError, DataError
 from corsage.datasets.data_set import load_table, source_files
+from corsage.datasets.natural import sources
 from tests.support.federations import federate
 from tests.support.published import NATURAL, watch_recordings, write_addresses
 
@@ -188,3 +192,66 @@ def test_counts_of_the_real_ones(name):
     except DataError as error:
         pytest.skip(str(error))
     assert (len(sizes(table)), len(table.y), table.x.shape[1:]) == COUNTS[name]
+
+
+def broken(name, folder, break_file):
+    """The line on a small file in which something is not as it should be."""
+    NATURAL[name](folder)
+    break_file(folder)
+    with pytest.raises(DataError) as error:
+        load_table(keys(name, folder))
+    return str(error.value)
+
+
+def test_an_air_without_an_hour_is_a_day_ahead_all_the_same(tmp_path, request):
+    """Labels go by the clock, whatever hours are missing or in whatever order they stand."""
+    whole = made("beijing-air", tmp_path, request)
+    (path,) = tmp_path.glob("PRSA*.zip")
+    with zipfile.ZipFile(path) as archive:
+        texts = {name: archive.read(name).decode().splitlines() for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, (head, *rows) in texts.items():
+            archive.writestr(name, "\n".join([head, *rows[:30], *rows[:31:-1]]))
+    gone = load_table(keys("beijing-air", tmp_path))
+    known = ~np.isnan(gone.x[:, 0])
+    assert 0 < len(gone.x) < len(whole.x)
+    assert np.array_equal(gone.y[known] - 24, gone.x[known, 0])
+
+
+def test_archives_are_read_with_a_bound_and_once(tmp_path, monkeypatch):
+    """Two downloads of one archive would put the same samples into training and test."""
+    line = broken(
+        "beijing-air",
+        tmp_path,
+        lambda at: shutil.copy(next(at.glob("PRSA*.zip")), at / "PRSA (1).zip"),
+    )
+    assert "leave one of them" in line
+    monkeypatch.setattr(sources, "MOST_BYTES", 100)
+    (tmp_path / "PRSA (1).zip").unlink()
+    with pytest.raises(DataError, match="more than"):
+        load_table(keys("beijing-air", tmp_path))
+
+
+def test_what_is_not_as_the_publisher_has_it_is_refused_in_a_line(tmp_path):
+    """Reading library's own errors, pupils without a mark, digits that are none, gaps, nothing."""
+    for name in ("school", "spoken-digits", "movielens", "sotu"):
+        (tmp_path / name).mkdir()
+    empty = broken("school", tmp_path / "school", lambda at: (at / "school.mat").write_bytes(b""))
+    assert "MatReadError" in empty
+    x, y = np.empty((2, 2), object)
+    x[:], y[:] = [np.ones((4, 3)), np.ones((5, 3))], [np.ones((5, 1)), np.ones((4, 1))]
+    savemat(tmp_path / "school" / "school.mat", {"X": x[None], "Y": y[None]})
+    with pytest.raises(DataError, match="not of the same pupils"):
+        load_table(keys("school", tmp_path / "school"))
+    films = tmp_path / "movielens" / "ratings.csv"
+    films.write_text("userId,movieId,rating\n1,2,NA\n")
+    with pytest.raises(DataError, match="with a gap"):
+        load_table(keys("movielens", tmp_path / "movielens"))
+    films.write_text("userId,movieId,rating\n1,2,3\n")
+    with pytest.raises(DataError, match="nobody has enough"):
+        load_table(keys("movielens", tmp_path / "movielens"))
+    (tmp_path / "spoken-digits" / "recordings").mkdir()
+    recording = tmp_path / "spoken-digits" / "recordings" / "12_a_0.wav"
+    wavfile.write(recording, 8000, np.ones(400, np.int16))
+    with pytest.raises(DataError, match="12 is no digit"):
+        load_table(keys("spoken-digits", tmp_path / "spoken-digits"))

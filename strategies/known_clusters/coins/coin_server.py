@@ -34,9 +34,9 @@ CONSTANTS = Number("smoothness", low=0.0), Number("convexity")
 REACH_METRIC = "reach"
 STEEP = 1e3
 """Losses are too steep for the others' steps, in units of the median a sample."""
-FEWEST = 4
+FEWEST_ANSWERS = 4
 """Cohorts of a cluster among whom it can be said who is far from the others."""
-DIVERGED = 1e8
+RUNAWAY = 1e8
 """A model this far out, in units of the first round's, has diverged; in that round, in units of
 the model that it began with: one user's lie must not take the others so far.
 """
@@ -112,7 +112,7 @@ class CoinServer(Generic[S]):
     def far(self) -> float:
         """The reach beyond which models are too far out."""
         begin = max(float(np.linalg.norm(self.state.model)), 1.0)
-        return min(DIVERGED * (self.state.reach or begin), LARGEST_SQUARE)
+        return min(RUNAWAY * (self.state.reach or begin), LARGEST_SQUARE)
 
     def fault(self, rows: Arrays) -> str:
         """A mean of models is not further out than one of them may be, whatever its reach says."""
@@ -141,7 +141,7 @@ def sound(job: Job, state: CoinState, answers: list[Answer]) -> list[Answer]:
     left out keeps its own model, and its cluster's centre is that of the others.
     """
     rules, far = attachment("robust"), np.zeros(len(answers), bool)
-    if rules is None or len(answers) < FEWEST:
+    if rules is None or len(answers) < FEWEST_ANSWERS:
         return answers
     members = job.members.everybody
     sizes = [max(members[user].train for user in answer.cohort.users) for answer in answers]

@@ -18,9 +18,7 @@ from corsage.core.messages.replies import Replies
 from corsage.core.messages.schema import capped
 
 if TYPE_CHECKING:
-    from corsage.core.configuration.config import Config
     from corsage.networks.network import Network
-    from corsage.strategies.rounds.job import Job
 
 
 def places(known: Sequence[str], users: Sequence[str]) -> Ints:
@@ -48,14 +46,6 @@ def user_weights(replies: Replies, weighting: str, most: float = 1.0) -> Floats:
     if weighting == "examples":
         return capped(replies.metrics["num-examples"], most)
     return np.ones(len(replies.users))
-
-
-def share_of_all(job: Job, config: Config, weight: float) -> np.float32:
-    """The share of all users, by what they weigh, that users of this weight are."""
-    members = [job.members.everybody[user] for user in job.members.users]
-    by_examples = config.train.weighting == "examples"
-    samples = np.array([member.train if by_examples else 1 for member in members], np.float64)
-    return np.float32(weight / capped(samples, config.federation.max_share).sum())
 
 
 def cluster_sums(

@@ -21,8 +21,8 @@ from corsage.solvers.convex_clustering.exact.edges import Edges
 from corsage.solvers.convex_clustering.exact.sum_of_norms import Solution, fit, gap
 from corsage.solvers.convex_clustering.points_path import (
     DIMENSIONS,
+    LOG_STEP,
     SIZES,
-    STEP,
     STRETCHES,
     Split,
     longest,
@@ -154,9 +154,9 @@ def test_new_points_go_with_the_nearest_even_where_clusters_are_bent() -> None:
 def test_noise_is_one_cluster_and_a_split_must_last() -> None:
     assert ConvexClustering().fit_predict(random(1).uniform(size=(60, 2))).max() == 0
     labels = np.array([[0, 0, 0, 0]] * 3 + [[0, 0, 1, 1]] * 4 + [[0, 1, 2, 3]] * 9)
-    assert longest(labels, 2) == Split(4 * STEP, 5)
+    assert longest(labels, 2) == Split(4 * LOG_STEP, 5)
     assert longest(labels, 3) == Split()
-    assert longest(labels, 1, most=2) == Split(4 * STEP, 5)
+    assert longest(labels, 1, most=2) == Split(4 * LOG_STEP, 5)
     assert threshold(10**6, 10**6) == STRETCHES[-1][-1]
     assert threshold(SIZES[0], DIMENSIONS[1]) == pytest.approx(STRETCHES[1][0])
 

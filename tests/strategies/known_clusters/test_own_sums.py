@@ -255,7 +255,7 @@ def test_sums_that_no_records_have(value: float, keys: dict[str, Any]) -> None:
 
 
 def test_too_many_numbers_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_sums, "MOST_NUMBERS", 10)
+    monkeypatch.setattr(own_sums, "MOST_HELD", 10)
     strategy, _, notes = federate("mixed-model", **SQUARED)
     assert strategy.state.estimates.way == own_sums.SUMMED
     assert any("too many for sums of each" in note for note in notes.notes)

@@ -24,7 +24,7 @@ from corsage.strategies.known_clusters.coins.coin_keys import (
     check_end,
     fixed_settings,
 )
-from corsage.strategies.known_clusters.coins.coin_server import DIVERGED, StepCheck
+from corsage.strategies.known_clusters.coins.coin_server import RUNAWAY, StepCheck
 from corsage.strategies.known_clusters.coins.conversation import Answer
 from corsage.strategies.known_clusters.coins.schedule import (
     CoinSchedule,
@@ -168,7 +168,7 @@ def test_steps_that_are_too_long_are_noticed() -> None:
     state.settings = CoinSettings(eta=2.0, safe=1.0)
     check = StepCheck(job, state)
     check.remember([1e139, 3.0, 2.0])
-    check.remember([2 * DIVERGED])
+    check.remember([2 * RUNAWAY])
     assert state.reach == 3.0
     for why in ("train: theta is not finite", "reach is 4e+09, not a number from 0 to 3e+08"):
         bad = Replies(users=["1"], dropped={"2": why})
