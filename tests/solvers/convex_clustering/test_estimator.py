@@ -59,6 +59,15 @@ def test_the_solution_is_certified_by_its_own_duals_and_at_lambda() -> None:
     assert ConvexClustering(100.0, n_neighbors=None).fit_predict(POINTS).max() == 0
 
 
+def test_clusters_at_a_lambda_are_proved_and_those_of_a_rough_solution_are_not_believed() -> None:
+    line = np.array([[0.0], [1.0], [5.0]])  # 2 lam, 1 and 5 - 2 lam: two meet at 1/2, all at 3/2
+    for lam, labels in [(0.45, [0, 1, 2]), (0.6, [0, 0, 1]), (1.6, [0, 0, 0])]:
+        found = ConvexClustering(lam, n_neighbors=None, gamma=0.0, tol=0.1).fit(line)
+        assert found.partition_certified_ is True
+        assert found.labels_.tolist() == labels
+    assert ConvexClustering().fit(line).partition_certified_ is None
+
+
 def test_equal_points_are_one_cluster_though_no_edge_joins_them() -> None:
     points = np.repeat([[0.0], [1.0], [5.0], [0.0]], [3, 3, 3, 3], axis=0)
     labels = ConvexClustering(0.001, n_neighbors=2).fit_predict(points)
@@ -166,5 +175,6 @@ def test_who_is_not_certified_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(fit(*args, **keys), relative_gap=1.0)
 
     monkeypatch.setattr(estimator, "fit", stuck)
+    monkeypatch.setattr(estimator, "proved", lambda points, found, graph: found)
     with pytest.warns(ConvergenceWarning, match="duality gap"):
         ConvexClustering(0.1).fit(POINTS)
