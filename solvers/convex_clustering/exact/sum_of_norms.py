@@ -218,9 +218,7 @@ def _fits(start: object, costs: Costs, edges: Edges) -> bool:
 def _together(problem: Problem, tolerance: float) -> Solution:
     """With an endless penalty: one model for every piece of the graph, and any flow inside."""
     costs, edges = problem.costs, problem.edges
-    found = reduced(
-        Problem(costs, edges, 1.0), np.nan_to_num(costs.minimise()), edges.components()
-    )
+    found = reduced(Problem(costs, edges, 1.0), np.nan_to_num(costs.minimise()), edges.components())
     if found is None:
         raise ModelError("lambda=inf: no model is best for all users; set ridge.")
     flow = edges.carry(-costs.gradient(found.x))
