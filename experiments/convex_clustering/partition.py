@@ -97,6 +97,10 @@ def of_sets(seeds: tuple[int, ...], outcome: Outcome) -> None:
                 spent[rival] = spent.get(rival, 0.0) + time.process_time() - begin
                 score = float(adjusted_rand_score(groups, labels))
                 rand.setdefault((name, rival), []).append(score)
+        shown = ", ".join(
+            f"{name} {v[-1]:.2f}" for (name, rival), v in rand.items() if rival == CORSAGE
+        )
+        print(f"seed {seed}: {shown}; CPU {spent[CORSAGE]:.1f} s so far", flush=True)
     lowest = {("moons", CORSAGE): 0.98, ("wine", CORSAGE): 0.8}
     for (name, rival), values in rand.items():
         low = lowest.get((name, rival), -np.inf)

@@ -3,6 +3,8 @@
 A cluster is what stays one over a long stretch of log lambda. Inside a set of points, the longest
 stretch on which as many clusters, all large, hold nearly all of it is a split, if it is longer than
 what a single cluster of as many points shows (`STRETCHES`); then each part is a set of its own.
+Chance has longer stretches on a line than in the plane. A thin or bent band of points is nearly a
+line, so that its stretches are held against those of as many dimensions as the graph says it has.
 """
 
 from __future__ import annotations
@@ -38,13 +40,20 @@ BEGUN_AT, NEAR, FAR = 100, 0.1, 0.4
 """Points from which ways along the graph are measured at most; the shares of all ways that are as
 long as the two lengths between which the dimension is read."""
 SQUARE, LARGE_PART = 1.7, 0.25
-"""The dimension that is so read of a square or a round cluster in the plane, where a line has 1; the
+"""The dimension that is so read of a round or square cluster in the plane, where a line has 1; the
 share of a set from which on the dimension of a part counts."""
 SIZES, DIMENSIONS = (50, 200, 500), (1, 2, 3, 5, 10)
-STRETCHES = ((7.75,) * 3, (1.6, 1.75, 1.75), (1.25, 0.8, 0.8), (0.25,) * 3, (0.25,) * 3)
+STRETCHES = (
+    (7.75, 7.75, 7.75),
+    (1.6, 1.75, 1.75),
+    (1.25, 0.75, 0.75),
+    (0.25, 0.25, 0.25),
+    (0.25, 0.25, 0.25),
+)
 """Longest stretches in one cluster, Gaussian or uniform, that 5% of draws exceed, by dimension and
-size. Only the first is measured, on 20 draws each; the others are a guess until they are replaced
-by what `python -m corsage.experiments convex-clustering-partition --part table` prints."""
+size, as `python -m corsage.experiments convex-clustering-partition --part table` prints them, with
+20 draws each. Not measured, but put in from the nearest of the row, or the row above: 200 and 500
+points on a line, 500 in 3 dimensions and more, any in 10."""
 
 
 @dataclass(frozen=True)

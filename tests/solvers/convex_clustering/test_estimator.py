@@ -25,6 +25,7 @@ from corsage.solvers.convex_clustering.points_path import (
     STEP,
     STRETCHES,
     Split,
+    dimension,
     longest,
     threshold,
 )
@@ -168,6 +169,16 @@ def test_noise_is_one_cluster_and_a_split_must_last() -> None:
     assert longest(labels, 1, most=2) == Split(4 * STEP, 5)
     assert threshold(10**6, 10**6) == STRETCHES[-1][-1]
     assert threshold(SIZES[0], DIMENSIONS[1]) == pytest.approx(STRETCHES[1][0])
+
+
+def test_dimensions_are_read_along_the_graph_and_a_bent_band_has_one() -> None:
+    rng = random(2)
+    angle = rng.uniform(0, np.pi, 200)
+    band = np.stack([np.cos(angle), np.sin(angle)], 1) + 0.03 * rng.normal(size=(200, 2))
+    for points, low, high in [(band, 1.0, 1.2), (rng.uniform(size=(200, 2)), 1.7, 2.0)]:
+        assert low <= dimension(points, Edges.knn(points, 10), np.arange(200)) <= high
+    equal = np.zeros((6, 3))
+    assert dimension(equal, Edges.all_pairs(6), np.arange(6)) == 3
 
 
 def test_who_is_not_certified_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
