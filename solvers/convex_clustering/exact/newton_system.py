@@ -83,26 +83,27 @@ class System:
     def _dense(self, damping: float) -> Solve:
         matrix = self.matrix()
         diagonal = np.diagonal(matrix).copy()
-        damping = damping * float(diagonal.mean()) + TINY
+        size = float(np.abs(diagonal).mean())  # rounding makes the mean of some negative
+        damping = damping * size + TINY
         while np.isfinite(damping):
             np.fill_diagonal(matrix, diagonal + damping)
             factor, failed = dpotrf(matrix.T, lower=1, clean=0)  # the transpose is LAPACK's order
             if not failed:
                 return partial(_solved, factor)
-            damping = max(DAMPING_GROWTH * damping, DIAGONAL_SHARE * float(diagonal.mean()))
+            damping = max(DAMPING_GROWTH * damping, DIAGONAL_SHARE * size)
         return _nowhere
 
     def _sparse(self, damping: float) -> Solve:
         """By a sparse factor, one d x d block an edge."""
         d, own, cross = self.d, self.diagonal(), -self.bends()
         pattern = self.edges.pattern(d)
-        mean = float(np.trace(own, axis1=1, axis2=2).mean()) / d
-        damping = damping * mean + TINY
+        size = float(np.abs(np.trace(own, axis1=1, axis2=2)).mean()) / d
+        damping = damping * size + TINY
         while np.isfinite(damping):
             solve = pattern.factored(cross, own + damping * np.eye(d))
             if solve is not None:
                 return solve
-            damping = max(DAMPING_GROWTH * damping, DIAGONAL_SHARE * mean)
+            damping = max(DAMPING_GROWTH * damping, DIAGONAL_SHARE * size)
         return _nowhere
 
     def _iterative(self, g: Floats, tolerance: float) -> Floats:

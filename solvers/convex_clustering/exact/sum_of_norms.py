@@ -218,12 +218,14 @@ def _fits(start: object, costs: Costs, edges: Edges) -> bool:
 def _together(problem: Problem, tolerance: float) -> Solution:
     """With an endless penalty: one model for every piece of the graph, and any flow inside."""
     costs, edges = problem.costs, problem.edges
-    one = Problem(costs, edges, 1.0)
-    found = reduced(one, np.nan_to_num(costs.minimise()), edges.components())
+    found = reduced(Problem(costs, edges, 1.0), np.nan_to_num(costs.minimise()), edges.components())
     if found is None:
         raise ModelError("lambda=inf: no model is best for all users; set ridge.")
-    mu, gap = one.certificate(found.x, edges.carry(-costs.gradient(found.x)))
-    return replace(_solution(one, Found(found.x, mu, gap, 0), tolerance), lam=problem.lam)
+    flow = edges.carry(-costs.gradient(found.x))
+    least = float((norms(flow) / edges.w).max(initial=1.0))  # any lambda from here on is endless
+    enough = Problem(costs, edges, least)
+    mu, gap = enough.certificate(found.x, flow)
+    return replace(_solution(enough, Found(found.x, mu, gap, 0), tolerance), lam=problem.lam)
 
 
 def _alone(problem: Problem) -> Found:

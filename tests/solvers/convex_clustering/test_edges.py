@@ -154,3 +154,14 @@ def random_system(edges, a):
     share = rng.choice([0.0, 1.0], count)
     blocks = LossCosts(points(torch.from_numpy(a), "quadratic", 1.0)).hessian(a)
     return newton_system.System(blocks, edges, weight, share * weight, unit)
+
+
+@pytest.mark.parametrize("fill", [0, newton_system.MOST_FILL])
+def test_a_matrix_that_rounding_made_negative_is_damped_in_the_end(fill, monkeypatch):
+    monkeypatch.setattr(newton_system, "MOST_FILL", fill)  # 0: a dense factor
+    edges = Edges.knn(np.arange(20.0)[:, None], 2)
+    large = np.full(len(edges), 1e6)
+    system = newton_system.System(
+        np.zeros((20, 1, 1)), edges, large, large * (1 + 1e-9), np.ones((len(edges), 1))
+    )
+    assert system.factored()(np.ones((20, 1))).shape == (20, 1)

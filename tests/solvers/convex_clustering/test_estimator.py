@@ -25,6 +25,7 @@ from corsage.solvers.convex_clustering.points_path import (
     SIZES,
     STRETCHES,
     Split,
+    dimension,
     longest,
     threshold,
 )
@@ -57,6 +58,15 @@ def test_the_solution_is_certified_by_its_own_duals_and_at_lambda() -> None:
     assert gap(POINTS, x, mu, 0.03) >= found.certificate_
     assert ConvexClustering(0.0).fit(POINTS).cluster_centers_ == pytest.approx(POINTS, abs=1e-14)
     assert ConvexClustering(100.0, n_neighbors=None).fit_predict(POINTS).max() == 0
+
+
+def test_clusters_at_a_lambda_are_proved_and_those_of_a_rough_solution_are_not_believed() -> None:
+    line = np.array([[0.0], [1.0], [5.0]])  # 2 lam, 1 and 5 - 2 lam: two meet at 1/2, all at 3/2
+    for lam, labels in [(0.45, [0, 1, 2]), (0.6, [0, 0, 1]), (1.6, [0, 0, 0])]:
+        found = ConvexClustering(lam, n_neighbors=None, gamma=0.0, tol=0.1).fit(line)
+        assert found.partition_certified_ is True
+        assert found.labels_.tolist() == labels
+    assert ConvexClustering().fit(line).partition_certified_ is None
 
 
 def test_equal_points_are_one_cluster_though_no_edge_joins_them() -> None:
@@ -161,10 +171,21 @@ def test_noise_is_one_cluster_and_a_split_must_last() -> None:
     assert threshold(SIZES[0], DIMENSIONS[1]) == pytest.approx(STRETCHES[1][0])
 
 
+def test_dimensions_are_read_along_the_graph_and_a_bent_band_has_one() -> None:
+    rng = random(2)
+    angle = rng.uniform(0, np.pi, 200)
+    band = np.stack([np.cos(angle), np.sin(angle)], 1) + 0.03 * rng.normal(size=(200, 2))
+    for points, low, high in [(band, 1.0, 1.2), (rng.uniform(size=(200, 2)), 1.7, 2.0)]:
+        assert low <= dimension(points, Edges.knn(points, 10), np.arange(200)) <= high
+    equal = np.zeros((6, 3))
+    assert dimension(equal, Edges.all_pairs(6), np.arange(6)) == 3
+
+
 def test_who_is_not_certified_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def stuck(*args: Any, **keys: Any) -> Solution:
         return replace(fit(*args, **keys), relative_gap=1.0)
 
     monkeypatch.setattr(estimator, "fit", stuck)
+    monkeypatch.setattr(estimator, "proved", lambda points, found, graph: found)
     with pytest.warns(ConvergenceWarning, match="duality gap"):
         ConvexClustering(0.1).fit(POINTS)

@@ -253,6 +253,13 @@ def test_an_endless_penalty_gives_one_model_a_piece(kind):
     np.testing.assert_allclose(gradient, -Edges.all_pairs(N).adjoint(found.mu), atol=1e-6)
 
 
+def test_an_endless_penalty_is_certified_however_small_the_weights_are():
+    a, pairs = blobs(groups=4), Edges.all_pairs(8)
+    found = fit(a[:8], np.inf, Edges(pairs.i, pairs.j, np.full(28, 1e-9), 8))
+    assert found.certified and found.relative_gap <= 1e-12
+    np.testing.assert_allclose(found.x, np.repeat([a[:8].mean(0)], 8, 0), atol=1e-12)
+
+
 def test_an_endless_penalty_of_points_has_means_as_its_solution():
     a = blobs(groups=4)
     half = Edges.all_pairs(8)
