@@ -70,7 +70,7 @@ class Scaffold(GlobalModel[ScaffoldKeys, ScaffoldState]):
     """The server of SCAFFOLD: it holds the model x and the control variate c."""
 
     name = "scaffold"
-    changes = ("variate",)
+    changes: tuple[str, ...] = ("variate",)
 
     def unused(self, name: str) -> str:
         """The reason why c_i+ would be no mean of gradients."""
@@ -97,6 +97,6 @@ class Scaffold(GlobalModel[ScaffoldKeys, ScaffoldState]):
         step, model = self.keys.scaffold_server_lr, self.state.model
         share = share_of_all(self.job, replies.weight)
         x = np.float32(1.0 - step) * model + np.float32(step) * replies.mean["model"]
-        c, came = self.state.variate, replies.mean["variate"]
-        c = c + share * (came if self.changes else came - c)
+        now, came = self.state.variate, replies.mean["variate"]
+        c = now + share * (came if self.changes else came - now)
         return ScaffoldState(x.astype(np.float32), c.astype(np.float32))
