@@ -51,9 +51,10 @@ STRETCHES = (
     (0.25, 0.25, 0.25),
 )
 """Longest stretches in one cluster, Gaussian or uniform, that 5% of draws exceed, by dimension and
-size, as `python -m corsage.experiments convex-clustering-partition --part table` prints them, with
-20 draws each. Not measured, but put in from the nearest of the row, or the row above: 200 and 500
-points on a line, 500 in 3 dimensions and more, any in 10."""
+size, as `python -m corsage.experiments convex-clustering-partition --part table` prints them: 20
+draws each (50 points on a line 40, 500 in the plane 10). Not measured, but put in from the nearest
+of the row, or the row above: 200 and 500 points on a line, 500 in 3 dimensions, 200 and 500 in 5,
+any in 10."""
 
 
 @dataclass(frozen=True)
