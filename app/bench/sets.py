@@ -10,17 +10,17 @@ from corsage.core.keys import nearest
 from corsage.core.registry import ALGORITHMS
 
 Keys = Mapping[str, Any]
-EVERYBODY: Keys = {"fraction-train": 1.0}
+ALL_TRAIN: Keys = {"fraction-train": 1.0}
 """Of a dozen users or fewer all train in every round."""
 SETS: dict[str, Keys] = {
     "school": {"dataset": "school", "num-rounds": 50},
-    "heart": {**EVERYBODY, "dataset": "heart", "num-rounds": 50},
-    "beijing-air": {**EVERYBODY, "dataset": "beijing-air", "num-rounds": 30},
+    "heart": {**ALL_TRAIN, "dataset": "heart", "num-rounds": 50},
+    "beijing-air": {**ALL_TRAIN, "dataset": "beijing-air", "num-rounds": 30},
     "flights": {"dataset": "flights", "num-users": 100, "num-rounds": 30},
     "tv16": {"dataset": "tv16", "num-rounds": 50},
     "movielens": {"dataset": "movielens", "num-users": 100, "num-rounds": 30},
-    "watch": {**EVERYBODY, "dataset": "watch", "num-rounds": 20},
-    "spoken-digits": {**EVERYBODY, "dataset": "spoken-digits", "num-rounds": 20},
+    "watch": {**ALL_TRAIN, "dataset": "watch", "num-rounds": 20},
+    "spoken-digits": {**ALL_TRAIN, "dataset": "spoken-digits", "num-rounds": 20},
     "sotu": {"dataset": "sotu", "num-rounds": 20, "batch-size": 50},
     "fashion-s2": {
         "dataset": "fashion-mnist", "partition": "shards", "num-users": 100, "num-rounds": 50

@@ -177,7 +177,7 @@ class MixedModelClient(FlooredClient):
 
     def models(self, got: Got) -> Models:
         """theta_i at the present w_j."""
-        if "pulls" in got.rows:
+        if self.network.criterion.name == "cross-entropy":
             return Models(of_classes().models(self, got).whole)
         theta, kind = self.theta(), got.options["as"]
         if got.options["moves"] and "root" in got.rows:
@@ -188,7 +188,7 @@ class MixedModelClient(FlooredClient):
 
     def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
         """A new user minimises f_i + gamma/2 |theta - w_j|^2 with its cluster's w_j."""
-        if "pulls" in got.rows:
+        if self.network.criterion.name == "cross-entropy":
             return Models(of_classes().models(self, got).whole)
         centre = self.tensor(got.rows["w"]).expand(len(self.users), -1)
         if "root" in got.rows:

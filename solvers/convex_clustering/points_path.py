@@ -36,10 +36,10 @@ COVERED = 0.85
 OF_ABOVE, MOST_ABOVE = 0.4, 6.0
 """A split's stretch is at least that share of the stretch of the split above it; this counts for no
 more, and for as much between pieces of the graph."""
-BEGUN_AT, NEAR, FAR = 100, 0.1, 0.4
+BEGUN_AT, CLOSE_BY, FAR = 100, 0.1, 0.4
 """Points from which ways along the graph are measured at most; the shares of all ways that are as
 long as the two lengths between which the dimension is read."""
-SQUARE, LARGE_PART = 1.7, 0.25
+ROUND_BLOB, LARGE_PART = 1.7, 0.25
 """The dimension that is so read of a round or square cluster in the plane, where a line has 1; the
 share of a set from which on the dimension of a part counts."""
 SIZES, DIMENSIONS = (50, 200, 500), (1, 2, 3, 5, 10)
@@ -198,11 +198,11 @@ def dimension(points: Floats, edges: Edges, own: Ints) -> float:
     ways = ways[(ways > 0) & np.isfinite(ways)]
     if not len(ways):
         return d
-    near, far = np.quantile(ways, (NEAR, FAR))
+    near, far = np.quantile(ways, (CLOSE_BY, FAR))
     if not near < far:
         return d
-    grown = float(np.log(FAR / NEAR) / np.log(far / near))
-    return float(np.clip(1 + (grown - 1) / (SQUARE - 1), 1.0, d))
+    grown = float(np.log(FAR / CLOSE_BY) / np.log(far / near))
+    return float(np.clip(1 + (grown - 1) / (ROUND_BLOB - 1), 1.0, d))
 
 
 def largest_dimension(points: Floats, edges: Edges, parts: Sequence[Ints]) -> float:

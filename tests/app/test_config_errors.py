@@ -65,7 +65,6 @@ CASES = {
     "no clusters": ([*DIGITS, "strategy=fedavg,fedrep-known"], "are in no known cluster"),
     "not convex": ([*DIGITS, "model=mlp", "strategy=fedavg,mixed-model"], "needs model=linear"),
     "not convex either": ([*MLP, "strategy=local,convex-clustering"], "set model=linear"),
-    "many classes": ([*DIGITS, "strategy=mixed-model"], "of 10 classes: take async-al2sgd"),
     "no examples for both": (["strategy=fedavg,mixed-model"], "such as dataset=hierarchical"),
     "known late": ([*DIGITS, "strategy=async-l2gd"], "have no known cluster"),
     "of the second one": ([*DIGITS, "strategy=local,async-l2gd"], "have no known cluster"),

@@ -46,10 +46,12 @@ def test_clusters_that_are_known_are_used() -> None:
     assert "exact-cluster" in given(NUMBERS, cluster=some)
 
 
-def test_two_classes_are_logistic_and_more_are_a_networks() -> None:
+def test_few_classes_are_the_mixed_model_s_and_many_inputs_a_network_s() -> None:
     two = given((NUMBERS > 0).astype(int))
     assert list(two) == ["mixed-model", "random-intercepts", "exact-global", "exact-local"]
     more = given(np.digitize(NUMBERS, [-1, 1]))
+    assert list(more) == list(two)
+    more = given(np.digitize(NUMBERS, [-1, 1]), model="mlp")
     assert list(more) == ["fedrep", "fedrep+own", "fedavg", "fedavg+ft", "fedavg+ft-all", "local"]
     assert more["fedrep"].never_drawn == 0  # few users take part in every round
 

@@ -20,13 +20,13 @@ from tests.support.devices import Devices
 from tests.support.federations import federate, reference, settings
 
 FULL: dict[str, dict[str, Any]] = {
-    "mixed-model": {"known_gamma": "auto", "known_lambda": "auto"},
+    "mixed-model": {"mixed_aside": "never", "known_gamma": "auto", "known_lambda": "auto"},
     "async-al2sgd": {"known_p0": 0.2, "known_p": 0.3, "num_rounds": 4},
     "convex-clustering": {"convex_solver": "pdmm"},
     "lg-fedavg": {"lg_fedavg_warmup_rounds": 1},
     "fedrep-exact": {"fedrep_exact_centre": "clusters", "fedrep_exact_loss": "multinomial"},
 }
-"""Keys with which more is said than otherwise."""
+"""Keys with which more is said than otherwise; devices set users aside by default."""
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

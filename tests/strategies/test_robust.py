@@ -39,7 +39,8 @@ def far(strategy: Strategy[Any, Any]) -> float:
 def test_the_registry_is_told_apart() -> None:
     assert len(BAD) == 2
     known = ["fedrep", "fedavg", "fedprox", "scaffold", "ditto", "pfedme", "l2gd", "ifca", "cfl"]
-    known += ["fedper", "lg-fedavg", "apfl", "perfedavg", "fedbabu", "knn-per"]
+    known += ["fedper", "lg-fedavg", "apfl", "perfedavg", "fedbabu", "knn-per", "fedlc"]
+    known += ["mr-mtl", "fedrod", "fedbn", "feddyn"]
     assert {*known, "fedrep-known", "fedrep-convex"} == {*AVERAGED}
 
 
