@@ -190,6 +190,8 @@ def test_counts_of_the_real_ones(name):
     try:
         table = load_table(keys(name, folder))
     except DataError as error:
+        if ": expected " not in str(error):  # it is there, and is not read
+            raise
         pytest.skip(str(error))
     assert (len(sizes(table)), len(table.y), table.x.shape[1:]) == COUNTS[name]
 
