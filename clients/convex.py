@@ -57,9 +57,11 @@ class ConvexClient(Client[K]):
 
     @property
     def sizes(self) -> Ints:
-        """Training samples of each user."""
-        data, users = self.data, self.users
-        return self.prepared("sizes", lambda: np.asarray(data.train_sizes[data.places(users)]))
+        """Training samples of each user: of a new one as many as it may use."""
+        places, limit = self.data.places(self.users), int(self.task.options.get("adapt-samples", 0))
+        return self.prepared(
+            "sizes", lambda: np.minimum(self.data.train_sizes[places], limit or np.inf).astype(int)
+        )
 
     @property
     def convex(self) -> bool:

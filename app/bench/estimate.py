@@ -13,7 +13,6 @@ from typing import Any
 
 from corsage.app.bench.mine import registered
 from corsage.app.bench.protocol import Json, Protocol, Work, config_of, finals, trial
-from corsage.app.bench.running import USUAL
 from corsage.app.bench.sets import COMMON_KEYS, CONSTANT_ROW, rows_of
 from corsage.app.output.summary import human_seconds
 from corsage.app.studies.workers import Ended, Job, cores, play
@@ -36,7 +35,7 @@ def estimate(plan: Json, asked: int) -> None:
         if ended.code:
             print(f"{ended.job.name}: its process ended with {ended.code}", file=sys.stderr)
             return
-        number = USUAL if method == CONSTANT_ROW else protocol.trials
+        number = protocol.trials_of(method)
         first, second = ended.answer
         tests = protocol.seeds * len(rows_of(method))  # if each row has a best trial of its own
         sums[place] += number * first + tests * second

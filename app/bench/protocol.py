@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from corsage.app.bench.sets import CONSTANT_ROW, OWN_KEYS, rows_of
+from corsage.app.bench.sets import CONSTANT_ROW, OWN_KEYS, WITHOUT_RATE, rows_of
 from corsage.core.configuration.config import Config
 from corsage.core.keys import declared
 from corsage.core.measures import measure_of
@@ -53,6 +53,10 @@ class Protocol:
     trials: int = 8
     seeds: int = 5
 
+    def trials_of(self, method: str) -> int:
+        """The number of a method's trials: one if it has nothing to tune."""
+        return 1 if method in WITHOUT_RATE else self.trials
+
 
 @dataclass(frozen=True)
 class Work:
@@ -86,7 +90,7 @@ def cell(method: str, place: str, trial: int, seed: int | None) -> str:
 
 def drawn(method: str, trial: int) -> Json:
     """The keys of a trial; the defaults are trial 0."""
-    if not trial or method == CONSTANT_ROW:
+    if not trial or method in WITHOUT_RATE:
         return {}
     found: Json = {"lr": between(generator(0, "bench", method, trial, "lr"), *RATES)}
     for name, _, entry in tuned(method):

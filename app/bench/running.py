@@ -20,10 +20,6 @@ from corsage.app.studies.workers import Ended, Job, cores, play
 from corsage.core.errors import ConfigError, CorsageError, DataError
 from corsage.core.files import guarded
 
-USUAL = 1
-"""Trials of the constant answer, which has no keys."""
-
-
 LOGS = "logs"
 """The folder of what runs that are at work say, or that were ended."""
 
@@ -50,7 +46,7 @@ class Bench:
 
     def trials(self, method: str, place: str) -> list[Work]:
         """All trials of a method on a set."""
-        number = USUAL if method == CONSTANT_ROW else self.folder.protocol.trials
+        number = self.folder.protocol.trials_of(method)
         return [trial(place, self.keys(place), method, k) for k in range(number)]
 
     def tests(self, method: str, place: str) -> list[Work]:
@@ -118,10 +114,7 @@ class Bench:
     def whole(self) -> int:
         """The number of runs, if each method's rows agree on a trial."""
         own = self.folder.protocol
-        return sum(
-            (USUAL if method == CONSTANT_ROW else own.trials) + own.seeds
-            for method, _ in self.pairs
-        )
+        return sum(own.trials_of(method) + own.seeds for method, _ in self.pairs)
 
     def say(self, last: bool = False) -> None:
         """Say how far it is: a line that is written over, or one a minute."""

@@ -54,29 +54,41 @@ COMMON_KEYS: Keys = {
 }
 """The keys of every run: so many epochs of gradient steps a user and round, whatever the method."""
 
+HEADS = ("exact", "gauss", "prior", "auto")
 ROWS: dict[str, tuple[str, ...]] = {
-    "fedavg": ("fedavg", "fedavg+ft", "fedavg+ft-all"),
+    "fedavg": ("fedavg", "fedavg+ft", "fedavg+ft-all", *(f"fedavg+{head}" for head in HEADS)),
 }
-"""The rows of a method, where it has more than its own: what further training adds at the end."""
-OWN_KEYS: dict[str, Keys] = {"fedavg": {"fine-tune-epochs": 10}}
+"""The rows of a method, where it has more than its own: what its end adds.
+
+A row that a set cannot have, as of class frequencies where labels are numbers, is not there.
+"""
+OWN_KEYS: dict[str, Keys] = {
+    "fedavg": {"fine-tune-epochs": 10, "end-heads": ",".join(HEADS)},
+    "mixed-model": {"model": "linear"},
+}
 """Keys of a method's runs."""
 
 CONSTANT_ROW = "constant"
 """The row that is no method: one answer a user, the best for its training labels."""
 ALONE_ROW, TOGETHER_ROW = "local", "fedavg+ft"
 """The rows that others are compared with."""
+WITHOUT_RATE = (CONSTANT_ROW, "mixed-model")
+"""Rows that have nothing to tune, and one trial."""
+ONLY_ON = {"mixed-model": ("school", "heart", "beijing-air", "flights", "tv16", "moons")}
+"""Sets of a method that is not for all: of numbers and of two classes, whose inputs are columns."""
 NOT_IN_BENCH = ("fedrep-convex", "fedrep-known", "fedrep-exact", "single-cluster", "local-clusters")
 """Methods of the two convex families, or that ask for clusters that are known."""
 
 
 def methods() -> list[str]:
-    """All that train by gradient steps on batches, references first."""
+    """All that train by gradient steps on batches, references first, and the exact one."""
     found = [
         name
         for name, entry in ALGORITHMS.items()
         if entry.family in ("", "fedrep") and name not in NOT_IN_BENCH and not entry.of
     ]
-    return [CONSTANT_ROW, "local", "fedavg", *(n for n in found if n not in ("local", "fedavg"))]
+    first = (*WITHOUT_RATE, "local", "fedavg")
+    return [*first, *(name for name in found if name not in first)]
 
 
 def rows_of(method: str) -> tuple[str, ...]:
@@ -110,5 +122,5 @@ def chosen(
             raise ConfigError(f"--only {word}: needs METHOD, @SET or METHOD@SET.")
         some = [method_of(rows_there[plain(method)])] if method else [*all_methods]
         where = [sets_there[plain(place)]] if place else [*sets_there.values()]
-        found |= {(one, at): None for at in where for one in some}
+        found |= {(m, at): None for at in where for m in some if at in ONLY_ON.get(m, where)}
     return [*found]

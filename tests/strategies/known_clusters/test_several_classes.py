@@ -17,6 +17,7 @@ from corsage.core.errors import ConfigError
 from corsage.core.messages.wire import Task
 from corsage.core.registry import ALGORITHMS, source
 from corsage.solvers.known_clusters.multinomial import NO_FOLD
+from corsage.solvers.losses import padded
 from corsage.solvers.losses.floor import leverages
 from tests.support.federations import federate
 from tests.support.grids import Watched
@@ -119,6 +120,24 @@ def test_all_of_the_family_have_a_finite_model_on_auto(name: str, file: dict[str
     strategy, result, _ = federate(name, **file)
     assert np.isfinite(result.summaries[0].loss.mean) and strategy.finished()
     assert strategy.state.change <= strategy.solution.enough
+
+
+def test_new_users_of_very_different_sizes_have_models_of_some_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of like sizes are those of the samples that are used, not of all."""
+    monkeypatch.setattr(padded, "SMALL", 1)
+    rng, user = np.random.default_rng(0), np.repeat(np.arange(20), [6, 7, 8, 200] * 5)
+    x = rng.standard_normal((len(user), 2))
+    y = (x @ rng.standard_normal((2, 3)) + rng.gumbel(size=(len(user), 3))).argmax(1)
+    np.savez(tmp_path / "rows.npz", x=x, y=y, user=user)
+    own = {"dataset": "npz", "data_file": str(tmp_path / "rows.npz"), "user_column": "user"}
+    keys = {**own, "label_column": "y", "model": "linear", "users_per_cluster": 20}
+    new = {"new_users": 0.6, "adapt_samples": "4,0", "loss": "cross-entropy"}
+    _, result, _ = federate("mixed-model", **keys, **new)
+    row = result.json()[-1]
+    assert [one["samples"] for one in row["new_users"]] == [4, 0]
+    assert all(one["accuracy"]["mean"] > 0 for one in row["new_users"])
 
 
 def test_users_with_classes_of_their_own_have_intercepts_of_their_own() -> None:
