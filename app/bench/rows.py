@@ -96,9 +96,19 @@ class Entry:
 
     def new_users(self, samples: int) -> float | None:
         """The score of new users after so many samples, over the seeds that have some."""
-        cases = (dict(map(tuple, one.get("new_users", ()))) for one in self.results.values())
-        found = [case[samples] for case in cases if samples in case]
-        return float(np.mean(found)) if found else None
+        cases = (one.get("new_users", {}) for one in self.results.values())
+        return mean_of_means([case.get(str(samples), {}) for case in cases])
+
+    @property
+    def others(self) -> float | None:
+        """The score of users' models on the other users' test data."""
+        return mean_of_means([one.get("others", {}) for one in self.results.values()])
+
+
+def mean_of_means(seeds: Sequence[Mapping[str, float]]) -> float | None:
+    """The mean over seeds of the means over users; None if no seed has any."""
+    found = [float(np.mean([*users.values()])) for users in seeds if users]
+    return float(np.mean(found)) if found else None
 
 
 def as_result(row: Json) -> Json:
