@@ -40,8 +40,8 @@ PLACE_KEYS = (
     "from-round",
 )
 """Keys that say where something lies, and not what is run."""
-ADAPTED = {"adapt-samples": "5,20,0", "adapt-epochs": "10"}
-"""New users, in what is tested: after so many samples, and all."""
+ADAPTED = {"adapt-samples": "5,20,0", "adapt-epochs": "10", "keep-models": "all"}
+"""What is tested: new users after so many samples, and all; models are judged on others' data."""
 ONCE = {"adapt-samples": "0", "adapt-epochs": "1"}
 """New users while methods are tuned: nobody looks at them."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,8 @@ from corsage.core.measures import Measure, measure_of
 from corsage.core.pairs.hurt import Hurt, Row, compared
 from corsage.core.pairs.noise import sums_of
 
+NEW_SAMPLES = (5, 20, 0)
+"""Samples that new users have; 0: all of their own."""
 MOST_OF_LAST = 0.95
 """Of the last round's value, for `rounds to 95%`."""
 
@@ -94,11 +96,26 @@ class Entry:
             found.append(there[0])
         return float(np.mean(found)) if found else None
 
+    def of_new(self, samples: int) -> StudyRow:
+        """New users' scores after so many samples, of the seeds that have some, as of a row."""
+        cases = {s: one.get("new_users", {}).get(str(samples)) for s, one in self.results.items()}
+        return StudyRow(self.row, {}, {s: {"per_user": v} for s, v in cases.items() if v}, "")
+
     def new_users(self, samples: int) -> float | None:
-        """The score of new users after so many samples, over the seeds that have some."""
-        cases = (dict(map(tuple, one.get("new_users", ()))) for one in self.results.values())
-        found = [case[samples] for case in cases if samples in case]
-        return float(np.mean(found)) if found else None
+        """The mean score of new users after so many samples."""
+        found = self.of_new(samples).by_seed.values()
+        return mean_of_means([one["per_user"] for one in found])
+
+    @property
+    def others(self) -> float | None:
+        """The score of users' models on the other users' test data."""
+        return mean_of_means([one.get("others", {}) for one in self.results.values()])
+
+
+def mean_of_means(seeds: Sequence[Mapping[str, float]]) -> float | None:
+    """The mean over seeds of the means over users; None if no seed has any."""
+    found = [float(np.mean([*users.values()])) for users in seeds if users]
+    return float(np.mean(found)) if found else None
 
 
 def as_result(row: Json) -> Json:
@@ -115,6 +132,7 @@ class Beside:
     entry : the entry.
     difference : to FedAvg with fine-tuning.
     p_value : of that difference over seeds, by Holm's rule over the rows of the set.
+    new : of new users after so many samples, to those there.
     hurt : shares of users worse off than alone, and than there, and beyond noise.
     beats : users to whom it is better than a constant answer, and of how many.
     """
@@ -122,6 +140,7 @@ class Beside:
     entry: Entry
     difference: Difference | None = None
     p_value: float = 1.0
+    new: Mapping[int, Difference | None] = field(default_factory=dict)
     hurt: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
     beats: tuple[int, int] | None = None
 
@@ -172,9 +191,10 @@ def beside(group: Mapping[str, Entry]) -> list[Beside]:
     there = {name: one for name, one in group.items() if one.results}
     reference, found = there.get(TOGETHER_ROW), {}
     for name, one in there.items():
-        difference = None
+        difference, new = None, {}
         if reference and name != TOGETHER_ROW:
             difference = one.study.minus(reference.study)
+            new = {n: one.of_new(n).minus(reference.of_new(n)) for n in NEW_SAMPLES}
         hurt = {
             kind: worse
             for kind, other in (("alone", ALONE_ROW), ("together", TOGETHER_ROW))
@@ -185,14 +205,11 @@ def beside(group: Mapping[str, Entry]) -> list[Beside]:
             if CONSTANT_ROW in there and name != CONSTANT_ROW
             else None
         )
-        found[name] = Beside(one, difference, 1.0, hurt, beats)
+        found[name] = Beside(one, difference, 1.0, new, hurt, beats)
     tested = [name for name, one in found.items() if one.difference]
     values = holm([over_seeds(apart(there[name], reference)) for name in tested if reference])
     stars = dict(zip(tested, values, strict=True))
-    rows = [
-        Beside(one.entry, one.difference, stars.get(name, 1.0), one.hurt, one.beats)
-        for name, one in found.items()
-    ]
+    rows = [replace(one, p_value=stars.get(name, 1.0)) for name, one in found.items()]
     rows.sort(key=lambda one: (math.isnan(one.entry.merit), -one.entry.merit))
     return rows + [Beside(one) for one in group.values() if not one.results]
 
@@ -265,7 +282,9 @@ class Results:
             "Keys are chosen by validation data at the last round, in trials of seed 0; tests are "
             "of the last round. * differs from FedAvg+FT over seeds (Holm over the set's rows, "
             f"{LEVEL:g}). Hurt: users worse off than in that row, and by more than noise. "
-            "Default→tuned: on validation data."
+            "Others' data: users' models on test samples of the other users. New users learn their "
+            "part for 10 epochs; after FedAvg all rows have the same. Default→tuned: on validation "
+            "data."
         ]
         found += [
             f"{one.entry.row}@{one.entry.place} has no result: {one.entry.failed}"

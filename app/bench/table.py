@@ -10,21 +10,23 @@ from rich import box
 from rich.text import Text
 
 from corsage.app.bench.journal import BenchFolder
-from corsage.app.bench.rows import Beside, Results
+from corsage.app.bench.rows import NEW_SAMPLES, Beside, Results
 from corsage.app.output.summary import human_bytes, human_seconds
 from corsage.app.output.terminal import Airy, Name, heads, terminal
 from corsage.app.studies.means_table import signed, within
+from corsage.app.studies.over_seeds import Difference
 from corsage.core.files import guarded, write_atomically
 from corsage.core.measures import DASH, Measure
 
 BENCH_TITLES = (
     *("row", "{}\n± sd", "over\nsamples", "worst\n10%", "to\nFedAvg+FT", "95%\nseeds"),
     *("95%\nusers", "hurt vs\nalone", "beyond\nnoise", "hurt vs\nFT", "beyond\nnoise"),
-    *("new\n5", "new\n20", "new\nall", "beat\nconstant", "default→\ntuned", "best round\nadds"),
-    *("rounds\nto 95%", "bytes", "CPU"),
+    *("others'\ndata", "new\n5", "new\n20", "new\nall"),
+    *("new 5\nto FT", "95%\nusers", "new 20\nto FT", "95%\nusers", "new all\nto FT", "95%\nusers"),
+    *("beat\nconstant", "default→\ntuned", "best round\nadds", "rounds\nto 95%", "bytes", "CPU"),
 )
 
-SHOWN = (0, 1, 3, 4, 5, 8, 10, 13, 15, 19)
+SHOWN = (0, 1, 3, 4, 5, 8, 10, 11, 14, 22, 26)
 """The columns that the terminal has room for; the page and the CSV file have all."""
 
 
@@ -46,13 +48,19 @@ def cells(one: Beside) -> list[str]:
         within(found.over_seeds, measure) if found else "",
         within(found.over_users, measure) if found else "",
         *map(percent, hurt),
-        *(text(entry.new_users(samples)) for samples in (5, 20, 0)),
+        text(entry.others), *(text(entry.new_users(samples)) for samples in NEW_SAMPLES),
+        *(word for samples in NEW_SAMPLES for word in apart(one.new.get(samples), measure)),
         "" if one.beats is None else f"{one.beats[0]}/{one.beats[1]}",
         gained(entry.gain, measure), gained(entry.inflation, measure),
         DASH if entry.rounds_to_most is None else f"{entry.rounds_to_most:.0f}",
         DASH if up is None or down is None else human_bytes(up + down),
         DASH if entry.cpu is None else human_seconds(entry.cpu),
     ]  # fmt: skip
+
+
+def apart(found: Difference | None, measure: Measure) -> tuple[str, str]:
+    """A difference, and its interval over users."""
+    return (signed(found.mean, measure), within(found.over_users, measure)) if found else ("", "")
 
 
 def gained(value: float | None, measure: Measure) -> str:
@@ -87,11 +95,24 @@ def numbers(one: Beside) -> dict[str, object]:
         "users low": users and users.low, "users high": users and users.high,
         **dict(zip(HURT_COLUMNS, (share for kind in ("alone", "together")
                                   for share in one.hurt.get(kind, nobody)), strict=True)),
+        "others' data": entry.others,
         **{name: entry.new_users(samples) for name, samples in NEW_COLUMNS.items()},
+        **{f"{name}{end}": value for name, samples in NEW_COLUMNS.items()
+           for end, value in ends(one.new.get(samples)).items()},
         **dict(zip(("beats constant", "of"), one.beats or nobody, strict=True)),
         "tuned minus default": entry.gain, "best round minus last": entry.inflation,
         "rounds to 95%": entry.rounds_to_most, "bytes up": entry.average("bytes_up"),
         "bytes down": entry.average("bytes_down"), "CPU seconds": entry.cpu,
+    }  # fmt: skip
+
+
+def ends(found: Difference | None) -> dict[str, float | None]:
+    """A difference to FedAvg+FT as columns: its mean, and its intervals' ends."""
+    seeds, users = (found.over_seeds, found.over_users) if found else (None, None)
+    return {
+        " to fedavg+ft": found and found.mean,
+        ", seeds low": seeds and seeds.low, ", seeds high": seeds and seeds.high,
+        ", users low": users and users.low, ", users high": users and users.high,
     }  # fmt: skip
 
 
@@ -102,14 +123,16 @@ def sorting(one: Beside) -> list[float | None]:
     return [
         None,
         *map(found.get, ("mean", "over samples", "worst tenth", "to fedavg+ft", "seeds low")),
-        *map(found.get, ("users low", *HURT_COLUMNS, *NEW_COLUMNS)),
+        *map(found.get, ("users low", *HURT_COLUMNS, "others' data", *NEW_COLUMNS)),
+        *(found.get(name + end) for name in NEW_COLUMNS
+          for end in (" to fedavg+ft", ", users low")),
         None if won is None else won / found["of"],
         *map(found.get, ("tuned minus default", "best round minus last", "rounds to 95%")),
         None if up is None else up + found["bytes down"], found.get("CPU seconds"),
     ]  # fmt: skip
 
 
-NEW_COLUMNS = {"new after 5": 5, "new after 20": 20, "new after all": 0}
+NEW_COLUMNS = dict(zip(("new after 5", "new after 20", "new after all"), NEW_SAMPLES, strict=True))
 """The columns of new users, and after how many samples."""
 HURT_COLUMNS = ("hurt vs alone", "hurt vs alone beyond noise", "hurt vs fedavg+ft",
                 "hurt vs fedavg+ft beyond noise")  # fmt: skip

@@ -339,7 +339,7 @@ def rows_of(strategy: Any_, found: AtEnd, end: str, head: str) -> list[Summary]:
         new = {**more, "adapt": True, "adapt-samples": samples, "adapt-epochs": took}
         late, last = f"{name}{NEW_SUFFIX}", number == len(wanted)
         one = summarised(late, strategy, evaluated(strategy, found, late, new, last))
-        cases.append(NewUsers(samples, took, one.score))
+        cases.append(NewUsers(samples, took, one.score, one.per_user))
         rows += [replace(one, new_users=cases)] * last
     return rows
 

@@ -170,7 +170,7 @@ def adapted(strategy: Strategy[Any, Any]) -> Summary:
         more = {"adapt": True, "adapt-samples": samples, "adapt-epochs": epochs}
         options = options_of(strategy, name, number == len(wanted), more)
         summary = summarised(name, strategy, evaluate(strategy, options))
-        cases.append(NewUsers(samples, epochs, summary.score))
+        cases.append(NewUsers(samples, epochs, summary.score, summary.per_user))
     return replace(summary, new_users=cases)
 
 

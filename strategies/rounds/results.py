@@ -57,6 +57,7 @@ class NewUsers:
     samples: int
     epochs: int
     score: Spread
+    per_user: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -171,8 +172,8 @@ class Summary:
         if self.findings:
             plain["findings"] = [finding.json() for finding in self.findings]
         if self.new_users:
-            cases = [(case.samples, case.epochs, asdict(case.score)) for case in self.new_users]
-            plain["new_users"] = [{"samples": s, "epochs": e, name: v} for s, e, v in cases]
+            each = map(asdict, self.new_users)
+            plain["new_users"] = [{name: one.pop("score"), **one} for one in each]
         return plain
 
 

@@ -19,7 +19,7 @@ import pytest
 import corsage
 from corsage.app.bench import mine, protocol, sets
 from corsage.app.bench.audit import best_round
-from corsage.app.bench.jobs import perform
+from corsage.app.bench.jobs import OTHERS_SAMPLES, perform
 from corsage.app.bench.journal import BenchFolder, read_lines
 from corsage.app.bench.protocol import best, chosen, drawn, finals, trial
 from corsage.app.bench.rows import Entry, Results
@@ -199,6 +199,33 @@ def rows_are_those_of_the_runs(folder: Path, lines: list[dict[str, Any]]) -> Non
         found = corsage.simulate("ditto", progress=False, seed=seed, **own)
         assert found["ditto"].score.mean == entry.results[str(seed)]["mean"]
     assert entry.study.mean == np.mean([entry.results[s]["mean"] for s in "01"])
+
+
+def test_a_line_has_each_users_model_on_others_data_and_each_new_user() -> None:
+    """By a loop over users and samples; the constant answer's, too."""
+    keys = {**sets.COMMON_KEYS, **small()["moons"], "new-users": 0.4}
+    works = [finals("moons", keys, method, [0], 1)[0] for method in ("fedavg", "constant")]
+    line, answers = (perform(asdict(work), "") for work in works)
+    config = protocol.config_of(works[0].keys, "fedavg")
+    own = {name.replace("-", "_"): value for name, value in works[0].keys.items()}
+    found = corsage.simulate("fedavg", progress=False, **own)
+    for name, row in [*line["rows"].items(), ("constant", answers["rows"]["constant"])]:
+        data = found["fedavg"].prepared
+        users = [user for user in data.users if user in line["rows"]["fedavg"]["per_user"]]
+        for user, value in row["others"].items():
+            right, y = [], np.bincount(data[user].y_train.astype(int)).argmax()
+            for other in users:
+                x, labels = data[other].x_test, data[other].y_test
+                said = y if name == "constant" else found[name].user(user).predict(x)
+                right += [*(said == labels)] if other != user else []
+            assert value == pytest.approx(np.mean(right)) and len(right) < OTHERS_SAMPLES
+        assert [*row["others"]] == users and 1 < len(users) < config.federation.num_users
+    new = found["fedavg+new"].new_users
+    for name, row in line["rows"].items():
+        assert {one.score.mean for one in new} == {
+            np.mean([*values.values()]) for values in row["new_users"].values()
+        }, name
+        assert [*row["new_users"]] == ["5", "20", "0"]
 
 
 MINE = '''"""FedAvg by another name."""
