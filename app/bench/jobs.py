@@ -73,10 +73,10 @@ def played(config: Config, method: str, final: bool) -> tuple[Json, str]:
     rows = {name: kept(result, final) for name, result in wanted.items()}
     if final:
         users, seed = trained(config, found[method].prepared), config.run.seed
-        cases = results.get(f"{method}+new", {}).get("new_users", ())
-        new = {str(one["samples"]): one["per_user"] for one in cases}
         for name, row in rows.items():
-            row |= {"new_users": new, **on_others(found[name], users, seed)}
+            new = results.get(f"{name}+new") or results.get(f"{method}+new", {})
+            cases = {str(one["samples"]): one["per_user"] for one in new.get("new_users", ())}
+            row |= {"new_users": cases, **on_others(found[name], users, seed)}
     return rows, str(results[method].get("data", ""))
 
 
