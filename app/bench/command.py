@@ -22,7 +22,7 @@ from corsage.core.seeding import generator, some_of
 BENCH = """\
 usage: corsage bench [--plan] [--quick] [--only METHOD@SET,...] [--mine FILE]
                      [data-dir=DIR] [run-dir=DIR] [study-workers=N]
-       corsage bench --resume [FOLDER]
+       corsage bench --resume [FOLDER] [--only METHOD@SET,...]
 
   Tunes every method on every data set alike (8 trials, judged on validation data), trains the best
   with five seeds, and tests it once. Without an option it is the whole of it, a night's work.
@@ -31,7 +31,8 @@ usage: corsage bench [--plan] [--quick] [--only METHOD@SET,...] [--mine FILE]
   --quick        small sets that come with Corsage, 3 trials and 2 seeds: some minutes
   --only WORDS   METHOD@SET, METHOD or @SET, several with commas: FedRep@watch,@school
   --mine FILE    a method of your own, strategies/NAME.py with clients/NAME.py beside it
-  --resume       go on with the newest bench in run-dir, or with the one in FOLDER
+  --resume       go on with the newest bench in run-dir, or with the one in FOLDER; with --only
+                 these methods are added to it
   data-dir=DIR   where publishers' files are; a set whose file is not there is left out
   study-workers=N  runs at the same time; by itself as many as there are cores
 """
@@ -56,12 +57,14 @@ def bench(words: list[str]) -> None:
     options, keys = split(words)
     parent = Path(str(keys.get("run-dir", "runs"))).expanduser()
     if "--resume" in options:
-        if len(options) > 1:
-            raise ConfigError("bench: --resume goes on with what was begun: no other option.")
+        if {*options} - {"--resume", "--only"}:
+            raise ConfigError("bench: --resume goes on with what was begun, or --only adds to it.")
         place = Path(options["--resume"]).expanduser() if options["--resume"] else newest(parent)
         folder = BenchFolder.there(place)
         mine_of(folder.mine)
         folder.check_versions(versions(folder.mine))
+        if "--only" in options:
+            folder.include(chosen(options["--only"].split(","), folder.plan["sets"], methods()))
         perform(folder, int(keys.get("study-workers", 0)))
         return
     plan = planned(options, data_places(keys))

@@ -138,6 +138,13 @@ class BenchFolder:
                 "back, or begin another bench."
             )
 
+    def include(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Let the bench have further methods on its sets."""
+        own = [tuple(pair) for pair in self.plan["pairs"]]
+        self.plan = {**self.plan, "pairs": [*dict.fromkeys([*own, *pairs])]}
+        with self:
+            guarded(write_atomically, self.folder / PLAN, json.dumps(self.plan, indent=2))
+
     def trials(self, method: str, place: str) -> list[Json]:
         """The trials of a method on a set that are done, in order."""
         names = (cell(method, place, number, None) for number in range(self.protocol.trials))

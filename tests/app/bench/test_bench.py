@@ -181,6 +181,11 @@ def test_a_bench_whole_resumed_and_verified(
     assert "per_user was" in capsys.readouterr().out
     rows_are_those_of_the_runs(folder, lines)
 
+    assert run(["bench", "--resume", str(folder), "--only", "FedPer@noisy"]) == 0
+    more = [json.loads(line) for line in (folder / "results.jsonl").read_bytes().splitlines()]
+    assert [line for line in more if line["method"] != "fedper"] == lines
+    assert len(more) == len(lines) + 2 + 2
+
 
 def rows_are_those_of_the_runs(folder: Path, lines: list[dict[str, Any]]) -> None:
     """A mean of the table is that of `simulate` under the same keys."""
