@@ -182,8 +182,8 @@ def test_a_bench_whole_resumed_and_verified(
     rows_are_those_of_the_runs(folder, lines)
 
     assert run(["bench", "--resume", str(folder), "--only", "FedPer@noisy"]) == 0
-    more = [json.loads(line) for line in (folder / "results.jsonl").read_bytes().splitlines()]
-    assert [line for line in more if line["method"] != "fedper"] == lines
+    more = (folder / "results.jsonl").read_bytes().splitlines(keepends=True)
+    assert b"".join(li for li in more if b'"fedper"' not in li) == before["results.jsonl"]
     assert len(more) == len(lines) + 2 + 2
 
 
