@@ -48,8 +48,7 @@ def perform(what: Json, mine: str) -> Json:
     logging.getLogger("flwr").setLevel(logging.ERROR)
     config = configured(what["keys"], what["method"])
     try:
-        rows, data = played(config, what["method"], final=what["seed"] is not None)
-        failed = ""
+        rows, data, failed = played(config, what["method"], final=what["seed"] is not None)
     except FOR_ALL:
         raise
     except Exception as error:
@@ -60,24 +59,36 @@ def perform(what: Json, mine: str) -> Json:
     return {**line, "versions": versions(mine), "failed": failed, "rows": rows}
 
 
-def played(config: Config, method: str, final: bool) -> tuple[Json, str]:
-    """The rows of a run, and the mark of its data."""
+def played(config: Config, method: str, final: bool) -> tuple[Json, str, str]:
+    """The rows of a run, the mark of its data, and why rows are not there.
+
+    A mean over the users whose models have not diverged is no result.
+    """
     if method == CONSTANT_ROW:
-        return {CONSTANT_ROW: constant(config)}, ""
+        return {CONSTANT_ROW: constant(config)}, "", ""
     from corsage.app.simulation import compared, made
     from corsage.strategies.effort import with_budget
 
     found = compared(made(with_budget(config)), progress=False)
     results = {str(one["strategy"]): one for one in found.json()}
     wanted = {name: results[name] for name in rows_of(method) if name in results}
-    rows = {name: kept(result, final) for name, result in wanted.items()}
+    users, seed = trained(config, data := found[method].prepared), config.run.seed
+    sizes = data.test_sizes[data.places(users)]
+    tested = [user for user, size in zip(users, sizes, strict=True) if size]
+    lost = {
+        name: sum(u not in result["per_user"] for u in tested) for name, result in wanted.items()
+    }
+    rows = {name: kept(result, final) for name, result in wanted.items() if not lost[name]}
+    failed = [
+        f"{name}: {n} of {len(tested)} users' models diverged" for name, n in lost.items() if n
+    ]
     if final:
-        users, seed = trained(config, found[method].prepared), config.run.seed
         for name, row in rows.items():
             new = results.get(f"{name}+new") or results.get(f"{method}+new", {})
             cases = {str(one["samples"]): one["per_user"] for one in new.get("new_users", ())}
             row |= {"new_users": cases, **on_others(found[name], users, seed)}
-    return rows, str(results[method].get("data", ""))
+    mark = str(results[method].get("data", "")) if method in rows else ""
+    return rows, mark, "; ".join(failed)
 
 
 def kept(result: Mapping[str, Any], final: bool) -> Json:

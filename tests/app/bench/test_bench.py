@@ -225,12 +225,33 @@ def test_a_line_has_each_users_model_on_others_data_and_each_new_user() -> None:
                 right += [*(said == labels)] if other != user else []
             assert value == pytest.approx(np.mean(right)) and len(right) < OTHERS_SAMPLES
         assert [*row["others"]] == users and 1 < len(users) < config.federation.num_users
-    new = found["fedavg+new"].new_users
     for name, row in line["rows"].items():
-        assert {one.score.mean for one in new} == {
+        own_new = (
+            f"{name}+new" if name.endswith(("exact", "gauss", "prior", "auto")) else "fedavg+new"
+        )
+        assert {one.score.mean for one in found[own_new].new_users} == {
             np.mean([*values.values()]) for values in row["new_users"].values()
         }, name
         assert [*row["new_users"]] == ["5", "20", "0"]
+
+
+def test_a_row_whose_users_are_not_all_there_is_no_result(tmp_path: Path) -> None:
+    """One user's model diverges: the others' mean would be compared with that of all."""
+    found = dict(np.load(path := written(tmp_path)))
+    found["y"] = found["x"][:, 0] * np.where(found["user"] == 0, 1e20, 1)
+    np.savez(path, **found)
+    keys = {
+        **sets.COMMON_KEYS,
+        "dataset": "npz",
+        "data-file": str(path),
+        "num-rounds": 2,
+        "lr": 0.3,
+        "labels": "numbers",
+    }
+    keys |= {"user-column": "user", "label-column": "y", "scale": "none", "new-users": 0}
+    line = perform(asdict(trial("own", {**keys, "fraction-train": 1}, "local", 0)), "")
+    assert line["failed"] == "local: 1 of 6 users' models diverged"
+    assert not line["rows"] and not line["data"]
 
 
 MINE = '''"""FedAvg by another name."""
@@ -276,7 +297,7 @@ def test_a_method_of_ones_own_has_its_row(
         (["--only", "fedrep@mars"], "no mars here"),
         (["--only", "fedavg+ftt"], "Did you mean fedavg+ft?"),
         (["--only", ","], "needs METHOD, @SET or METHOD@SET"),
-        (["--resume", "--only", "fedrep"], "no other option"),
+        (["--resume", "--quick"], "adds to it"),
         (["--mine", "/no/such.py"], "is not there"),
         (["--nope"], "--nope: unknown"),
         (["lr=1"], "of keys it takes"),
