@@ -12,6 +12,7 @@ from typing import Any
 from corsage.app.bench.jobs import versions
 from corsage.app.bench.journal import BenchFolder, newest, read_lines
 from corsage.app.bench.protocol import Json, Protocol, cell
+from corsage.app.bench.rows import Results
 from corsage.app.bench.running import Bench, available
 from corsage.app.bench.sets import QUICK_SETS, SETS, chosen, methods
 from corsage.app.output.usage import command
@@ -23,6 +24,7 @@ BENCH = """\
 usage: corsage bench [--plan] [--quick] [--only METHOD@SET,...] [--mine FILE]
                      [data-dir=DIR] [run-dir=DIR] [study-workers=N]
        corsage bench --resume [FOLDER] [--only METHOD@SET,...]
+       corsage bench --show FOLDER | FILE.jsonl[.gz]
 
   Tunes every method on every data set alike (8 trials, judged on validation data), trains the best
   with five seeds, and tests it once. Without an option it is the whole of it, a night's work.
@@ -33,6 +35,7 @@ usage: corsage bench [--plan] [--quick] [--only METHOD@SET,...] [--mine FILE]
   --mine FILE    a method of your own, strategies/NAME.py with clients/NAME.py beside it
   --resume       go on with the newest bench in run-dir, or with the one in FOLDER; with --only
                  these methods are added to it
+  --show PLACE   the tables of what is done, of a folder or of its results.jsonl
   data-dir=DIR   where publishers' files are; a set whose file is not there is left out
   study-workers=N  runs at the same time; by itself as many as there are cores
 """
@@ -48,13 +51,16 @@ usage: corsage verify CELL [FOLDER | FILE.jsonl[.gz]] [engine=ray] [num-nodes=N]
 QUICK_PROTOCOL = Protocol(trials=3, seeds=2)
 DATA_PLACES = ("data-dir", "cache-dir")
 """Keys that say where files of data are."""
-BENCH_OPTIONS = ("--plan", "--quick", "--only", "--mine", "--resume")
+BENCH_OPTIONS = ("--plan", "--quick", "--only", "--mine", "--resume", "--show")
 
 
 @command(BENCH)
 def bench(words: list[str]) -> None:
     """`corsage bench`: the whole table, a part of it, or what is left of one."""
     options, keys = split(words)
+    if "--show" in options:
+        show(Path(options["--show"]).expanduser())
+        return
     parent = Path(str(keys.get("run-dir", "runs"))).expanduser()
     if "--resume" in options:
         if {*options} - {"--resume", "--only"}:
@@ -76,6 +82,13 @@ def bench(words: list[str]) -> None:
     perform(BenchFolder.begin(parent, plan), int(keys.get("study-workers", 0)))
 
 
+def show(place: Path) -> None:
+    """Show the tables of a bench, which may be at work, or of a file of results."""
+    from corsage.app.bench import table
+
+    table.show(Results.of(*read_lines(place)))
+
+
 def data_places(keys: Mapping[str, Any]) -> dict[str, str]:
     """The keys that say where files of data are, from wherever it is gone on with."""
     return {k: str(Path(str(keys[k])).expanduser().resolve()) for k in DATA_PLACES if k in keys}
@@ -94,7 +107,7 @@ def split(words: list[str]) -> tuple[dict[str, str], Mapping[str, Any]]:
             raise ConfigError(f"bench: {name}: unknown. See corsage bench --help.")
         if name not in ("--plan", "--quick") and not value and rest and "=" not in rest[0]:
             value = "" if rest[0].startswith("--") else rest.pop(0)
-        if name in ("--only", "--mine") and not value:
+        if name in ("--only", "--mine", "--show") and not value:
             raise ConfigError(f"bench: {name}: needs a value.")
         options[name] = value
     for one in plain:
@@ -187,7 +200,7 @@ def verify(words: list[str]) -> None:
     folder = BenchFolder.there(source) if source.is_dir() else None
     mine, sets = (folder.mine, folder.plan["sets"]) if folder else ("", {})
     mine_of(mine)
-    lines = {named(line): line for line in read_lines(source)}
+    lines = {named(line): line for line in read_lines(source)[0]}
     if wanted.isdigit():
         picked = some_of(generator(0, "verify"), len(lines), min(int(wanted), len(lines)))
         some = {[*lines][place]: [*lines.values()][place] for place in picked}

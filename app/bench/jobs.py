@@ -72,7 +72,9 @@ def played(config: Config, method: str, final: bool) -> tuple[Json, str, str]:
     found = compared(made(with_budget(config)), progress=False)
     results = {str(one["strategy"]): one for one in found.json()}
     wanted = {name: results[name] for name in rows_of(method) if name in results}
-    users, seed = trained(config, data := found[method].prepared), config.run.seed
+    seed = config.run.seed
+    data = simulated(config.data, config.federation.num_users, seed)
+    users = trained(config, data)
     sizes = data.test_sizes[data.places(users)]
     tested = [user for user, size in zip(users, sizes, strict=True) if size]
     lost = {

@@ -176,10 +176,21 @@ def newest(parent: Path) -> Path:
     return found[-1]
 
 
-def read_lines(path: Path) -> list[Json]:
-    """The lines of a bench: of its folder, or of a file of results, which may be compressed."""
+def read_lines(path: Path) -> tuple[list[Json], dict[str, float]]:
+    """The lines of a bench, and what each has cost: of its folder, or of a file of results.
+
+    It may be compressed; costs are in the file beside it, if that is there.
+    """
     if path.is_dir():
-        return [*BenchFolder.there(path).lines.values()]
+        folder = BenchFolder.there(path)
+        return [*folder.lines.values()], folder.costs
+    costs = path.with_name(path.name.replace(RESULTS, COSTS_FILE))
+    spent = lines_of(costs) if costs != path and costs.is_file() else []
+    return lines_of(path), {one["cell"]: one["cpu"] for one in spent}
+
+
+def lines_of(path: Path) -> list[Json]:
+    """The lines of a file."""
     try:
         opened = gzip.open if path.suffix == ".gz" else open
         with opened(path, "rt", encoding="utf-8") as file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 
 from rich import box
@@ -190,14 +191,45 @@ def drawn(name: str, group: Sequence[Beside]) -> Airy:
     return table
 
 
+def overview(results: Results) -> Airy:
+    """The means: a line a row, a column a set; the best of a set is marked."""
+    table = Airy(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+    heads(table, ["row", *(name.replace("-", "\n") for name in results.sets)])
+    means: dict[str, dict[str, str]] = {}
+    for name, group in results.sets.items():
+        for one in (one for one in group if one.entry.results):
+            best = "◂" if one.entry.merit == group[0].entry.merit else one.star
+            text = one.entry.measure.text(one.entry.study.mean)
+            means.setdefault(one.entry.row, {})[name] = text + best
+    order = results.ranks.means
+    for row in sorted(means, key=lambda row: order.get(row, math.inf)):
+        table.add_row(Name(row, ""), *(Text(means[row].get(name, DASH)) for name in results.sets))
+    return table
+
+
 def conclude(folder: BenchFolder) -> None:
     """Show the table, and write it down."""
     from corsage.app.bench.page import page
 
     results = Results.of([*folder.lines.values()], folder.costs)
+    show(results)
+    for file, text in (
+        ("table.csv", csv_text(results)), ("table.tex", to_latex(results)),
+        ("report.html", page(results, folder)),
+    ):  # fmt: skip
+        guarded(write_atomically, folder.folder / file, text)
+    place = f"Bench folder: {folder.folder}"
+    terminal().print(place, soft_wrap=True, highlight=False)
+
+
+def show(results: Results) -> None:
+    """Show all on the terminal: each set, the means, and what holds over the sets."""
     console = terminal()
     for name, group in results.sets.items():
         console.print(drawn(name, group), crop=False)
+        console.print()
+    if len(results.sets) > 1:
+        console.print(overview(results), crop=False)
         console.print()
     own = results.ranks
     if own.rows:
@@ -205,9 +237,3 @@ def conclude(folder: BenchFolder) -> None:
         console.print("Mean ranks: " + ", ".join(f"{row} {rank:.1f}" for row, rank in best))
     for note in results.notes():
         console.print(note, highlight=False)
-    for file, text in (
-        ("table.csv", csv_text(results)), ("table.tex", to_latex(results)),
-        ("report.html", page(results, folder)),
-    ):  # fmt: skip
-        guarded(write_atomically, folder.folder / file, text)
-    console.print(f"Bench folder: {folder.folder}", soft_wrap=True, highlight=False)

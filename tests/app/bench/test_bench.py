@@ -30,7 +30,7 @@ from corsage.core.errors import CheckpointError, ConfigError, CorsageError, Othe
 from corsage.core.registry import ALGORITHMS
 from tests.support.html import Page
 
-METHODS = "constant,local,fedavg,ditto"
+METHODS = "constant,local,fedavg,ditto,mixed-model"
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_what_is_chosen_does_not_depend_on_test_labels(tmp_path: Path) -> None:
         for method in METHODS.split(","):
             lines += [
                 perform(asdict(trial("own", own, method, k)), "")
-                for k in range(1 if method == "constant" else 2)
+                for k in range(protocol.Protocol(2).trials_of(method))
             ]
         lines.append(perform(asdict(finals("own", own, "fedavg", [0], 1)[0]), ""))
         both.append(lines)
@@ -367,7 +367,7 @@ def test_a_journal_is_mended_only_by_who_works_on_it(tmp_path: Path) -> None:
         again.add(a_line(1), 0.5)
         again.add(a_line(3) | {"rows": {"local": {"per_user": {"2": 0.1, "10": 0.2}}}}, 0.5)
         again.conclude()
-    users = read_lines(again.folder / "results.jsonl")[-1]["rows"]["local"]["per_user"]
+    users = read_lines(again.folder / "results.jsonl")[0][-1]["rows"]["local"]["per_user"]
     assert [*users] == ["2", "10"]  # in this order their samples' sums are
     raw.append(journal.read_bytes().splitlines(keepends=True)[-1])
     assert journal.read_bytes() == raw[0] + raw[2] + raw[1] + raw[3]
