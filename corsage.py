@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     )
     from corsage.strategies.convex_clustering.local_clusters import LocalClusters
     from corsage.strategies.ditto import Ditto
+    from corsage.strategies.fedala import FedALA
     from corsage.strategies.fedamp import FedAMP
     from corsage.strategies.fedavg import FedAvg
     from corsage.strategies.fedbabu import FedBABU
@@ -62,6 +63,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from corsage.strategies.l2gd import L2GD
     from corsage.strategies.lg_fedavg import LGFedAvg
     from corsage.strategies.local import Local
+    from corsage.strategies.moon import MOON
     from corsage.strategies.mr_mtl import MRMTL
     from corsage.strategies.perfedavg import PerFedAvg
     from corsage.strategies.pfedme import PFedMe
@@ -91,6 +93,7 @@ __all__ = [
     "CFL",
     "IFCA",
     "L2GD",
+    "MOON",
     "MRMTL",
     "AsyncAL2SGD",
     "AsyncL2GD",
@@ -102,6 +105,7 @@ __all__ = [
     "ExactCluster",
     "ExactGlobal",
     "ExactLocal",
+    "FedALA",
     "FedAMP",
     "FedAvg",
     "FedBABU",

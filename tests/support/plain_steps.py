@@ -268,6 +268,56 @@ def feddyn(alpha: float) -> Plain:
     )
 
 
+def fedala(eta: float, share: float, start: int) -> Plain:
+    """A user keeps its head and weights, and whether it has learnt them; autograd has (5)."""
+
+    def step(w: Vector, own: Any, turn: Turn) -> tuple[Vector, Any]:
+        head, weights, turns = own or (w[BODY:], np.ones(HEAD, np.float32), 0)
+        n = len(turn.data[1])
+        drawn = generator(0, "samples of the weights", turn.number, turn.user)
+        rows = drawn.permutation(n)[: int(share * n)]
+        rng = generator(0, "weights", turn.number, turn.user)
+        for batch in batches(rng, len(rows), [0, start, 1][min(turns, 2)], 10):
+            free = torch.from_numpy(weights).requires_grad_()
+            mine, common = torch.from_numpy(head), torch.from_numpy(w[BODY:])
+            theta = torch.cat([torch.from_numpy(w[:BODY]), mine + (common - mine) * free])
+            slope = torch.autograd.grad(loss_of(theta, turn.data, rows[batch]), free)[0]
+            weights = (free.detach() - eta * slope).clamp(0, 1).numpy()
+        model = turn.sgd(begin(w, (head, weights, turns)))
+        return model, (model[BODY:], weights, turns + 1)
+
+    def begin(w: Vector, own: Any) -> Vector:
+        head, weights, _ = own or (w[BODY:], 1.0, 0)
+        return np.concatenate([w[:BODY], head + (w[BODY:] - head) * weights]).astype(np.float32)
+
+    return Plain(
+        step,
+        {"fedala_eta": eta, "fedala_share": share, "fedala_start_epochs": start},
+        model=begin,
+        adapted=lambda w, turn: turn.sgd(w),
+        tuned={"own": lambda w, own, turn: turn.sgd(begin(w, own))},
+    )
+
+
+def moon(w: Vector, own: Vector | None, turn: Turn) -> tuple[Vector, Vector]:
+    model, common, last = fresh(w), fresh(w), fresh(w if own is None else own)
+    optimiser = optimiser_of(model, turn.keys)
+    for batch in turn.batches("model"):
+        x, y = turn.data[0][batch], turn.data[1][batch]
+        z, z_glob, z_prev = (module[:3](x) for module in (model, common, last))
+        e_glob, e_prev = (
+            torch.exp((z * other).sum(1) / (z.norm(dim=1) * other.norm(dim=1)) / 0.3)
+            for other in (z_glob, z_prev)
+        )
+        loss = F.cross_entropy(model[3](z), y)
+        if own is not None:
+            loss = loss - 2.0 * torch.log(e_glob / (e_glob + e_prev)).mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return flat(model), flat(model)
+
+
 def pfedme(momentum: float, beta: float) -> Plain:
     """theta goes after three steps a batch, and w after theta."""
     lam, steps = 3.0, 3
@@ -476,6 +526,8 @@ TABLE: dict[str, Plain] = {
     "pfedme, momentum": pfedme(0.5, 1.0),
     "feddyn": feddyn(0.5),
     "fedlc": replace(FEDAVG, step=fedlc, keys={"fedlc_tau": 0.7}),
+    "moon": replace(FEDAVG, step=moon, keys={"moon_mu": 2.0, "moon_tau": 0.3}),
+    "fedala": fedala(3.0, 0.7, 3),
     "fedrod": Plain(fedrod, {"fedrod_epochs": EPOCHS}, model=summed),
     "mr-mtl": Plain(
         mr_mtl,
