@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from corsage.strategies.fedavg import FedAvg
     from corsage.strategies.fedbabu import FedBABU
     from corsage.strategies.fedbn import FedBN
+    from corsage.strategies.feddbe import FedDBE
     from corsage.strategies.feddyn import FedDyn
     from corsage.strategies.fedlc import FedLC
     from corsage.strategies.fedmtl import FedMTL
@@ -110,6 +111,7 @@ __all__ = [
     "FedAvg",
     "FedBABU",
     "FedBN",
+    "FedDBE",
     "FedDyn",
     "FedLC",
     "FedMTL",

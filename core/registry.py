@@ -71,6 +71,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fedrod": Algorithm("FedRoD"),
     "mr-mtl": Algorithm("MRMTL"),
     "fedala": Algorithm("FedALA"),
+    "feddbe": Algorithm("FedDBE"),
     "pfedme": Algorithm("PFedMe"),
     "l2gd": Algorithm("L2GD"),
     "fedmtl": Algorithm("FedMTL"),

@@ -63,6 +63,8 @@ FACTS: dict[str, Facts] = {
     "mr-mtl": Facts("mean / model", "a model w / mean", "2", "as ditto, for half of the work"),
     "fedala": Facts("model / model", "a head, a weight a number of it / model", "2",
         "users who want some of the common head, and each another part of it"),
+    "feddbe": Facts("model, a mean of features / model", "a shift of features / model, that mean",
+        "2", "as fedavg, where users' inputs differ: a number a feature is all that is personal"),
     "apfl": Facts("model / model", "a model v, its share alpha / model", "2",
         "users of whom some differ much and others little"),
     "pfedme": Facts("model / model", "a model theta / model", "2", "as ditto, more work a round"),

@@ -232,6 +232,7 @@ def test_only_what_is_to_be_trained_changes() -> None:
         "fedrod",
         "fedala",
         "moon",
+        "feddbe",
         "apfl",
         "pfedme",
         "perfedavg",

@@ -318,6 +318,56 @@ def moon(w: Vector, own: Vector | None, turn: Turn) -> tuple[Vector, Vector]:
     return flat(model), flat(model)
 
 
+def feddbe(kappa: float, shift: float, mu: float) -> Plain:
+    """What is common is the model and m, of which there is none in round 1."""
+
+    def step(common: Any, own: Vector | None, turn: Turn) -> tuple[Any, Vector]:
+        w, consensus = common
+        model, running = fresh(w), torch.zeros(16)
+        bias = torch.from_numpy(np.zeros(16, np.float32) if own is None else own)
+        bias = bias.clone().requires_grad_()
+        optimiser = optimiser_of(model, turn.keys)
+        other = torch.optim.SGD([bias], shift * turn.keys["lr"])
+        for batch in turn.batches("model"):
+            z = model[:3](turn.data[0][batch])
+            running = (1 - mu) * running.detach() + mu * z.mean(0)
+            if consensus is not None:
+                away = kappa / 2 * (running - torch.from_numpy(consensus)).square().mean()
+                loss = F.cross_entropy(model[3](z + bias), turn.data[1][batch]) + away
+            else:
+                loss = F.cross_entropy(model[3](z), turn.data[1][batch])
+            optimiser.zero_grad()
+            other.zero_grad()
+            loss.backward()
+            optimiser.step()
+            other.step()
+        sent = np.concatenate([flat(model), running.detach().numpy()])
+        return sent, bias.detach().numpy().copy()
+
+    def merge(common: Any, mean: Vector, number: int) -> Any:
+        means = mean[BODY + HEAD :] if number == 1 else common[1]
+        return mean[: BODY + HEAD].astype(np.float32), means.astype(np.float32)
+
+    def model(common: Any, own: Vector | None) -> Vector:
+        """A shift of the features is one of a linear head's biases."""
+        w = np.array(common[0])
+        if own is not None:
+            w[-10:] += w[BODY:-10].reshape(10, 16) @ own
+        return w
+
+    return Plain(
+        step,
+        {"feddbe_kappa": kappa, "feddbe_shift": shift, "feddbe_mu": mu},
+        first=lambda: (START, None),
+        merge=merge,
+        model=model,
+        adapted=lambda common, turn: model(common, step(common, None, turn)[1]),
+        tuned={"own": lambda common, own, turn: model(common, step(common, own, turn)[1])},
+        shared=lambda common: common[0],
+        floats=0,  # m goes up once, and down ever after
+    )
+
+
 def pfedme(momentum: float, beta: float) -> Plain:
     """theta goes after three steps a batch, and w after theta."""
     lam, steps = 3.0, 3
@@ -528,6 +578,7 @@ TABLE: dict[str, Plain] = {
     "fedlc": replace(FEDAVG, step=fedlc, keys={"fedlc_tau": 0.7}),
     "moon": replace(FEDAVG, step=moon, keys={"moon_mu": 2.0, "moon_tau": 0.3}),
     "fedala": fedala(3.0, 0.7, 3),
+    "feddbe": feddbe(5.0, 2.0, 0.6),
     "fedrod": Plain(fedrod, {"fedrod_epochs": EPOCHS}, model=summed),
     "mr-mtl": Plain(
         mr_mtl,
