@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from corsage.strategies.fedbn import FedBN
     from corsage.strategies.feddbe import FedDBE
     from corsage.strategies.feddyn import FedDyn
+    from corsage.strategies.fedfomo import FedFomo
     from corsage.strategies.fedlc import FedLC
     from corsage.strategies.fedmtl import FedMTL
     from corsage.strategies.fedper import FedPer
@@ -113,6 +114,7 @@ __all__ = [
     "FedBN",
     "FedDBE",
     "FedDyn",
+    "FedFomo",
     "FedLC",
     "FedMTL",
     "FedPer",

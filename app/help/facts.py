@@ -76,6 +76,8 @@ FACTS: dict[str, Facts] = {
         "few users, related in pairs"),
     "fedamp": Facts("a message u / model", "a model w / all w", "2",
         "few users, related in pairs, the liker the nearer"),
+    "fedfomo": Facts("M models of others / model, what they were worth", "two models / all of them",
+        "M + 1", "few users, some of whom help each other, and nobody knows who"),
     "fedproto": Facts("prototypes / prototypes", "a model / prototypes", "a point a class, twice",
         "few bytes; users with few classes each, and models that nobody is to see"),
     "ifca": Facts("K models / 1 model", "nothing / K models, who chose which", "K + 1",

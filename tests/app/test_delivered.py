@@ -16,7 +16,7 @@ from corsage.datasets.given.given_samples import Samples
 from corsage.datasets.given.given_table import as_it_is, table_of
 
 METHODS = "fedavg,fedrep,fedper,ditto,apfl,lg-fedavg,fedbabu,perfedavg,local,ifca,knn-per,scaffold"
-METHODS += ",fedbn,feddyn,fedlc,fedrod,mr-mtl,fedala,moon,feddbe"
+METHODS += ",fedbn,feddyn,fedlc,fedrod,mr-mtl,fedala,moon,feddbe,fedfomo"
 ANY_LOSS = METHODS.replace("fedlc,fedrod,", "")
 ANY_HEAD = ANY_LOSS.replace("knn-per,", "").replace(",moon,feddbe", "")
 WORDS = np.array(["ill", "well", "unknown"])

@@ -233,6 +233,7 @@ def test_only_what_is_to_be_trained_changes() -> None:
         "fedala",
         "moon",
         "feddbe",
+        "fedfomo",
         "apfl",
         "pfedme",
         "perfedavg",

@@ -63,6 +63,7 @@ def test_a_mean_is_taken_over_and_a_robust_average_is_not(name: str) -> None:
     ("name", "rule"),
     [
         ("fedamp", "none"),
+        ("fedfomo", "none"),
         ("fedproto", "none"),
         ("fedrep-known", "median"),
         ("fedrep-convex", "median"),
