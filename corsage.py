@@ -34,11 +34,14 @@ if TYPE_CHECKING:  # what type checkers and editors see
     )
     from corsage.strategies.convex_clustering.local_clusters import LocalClusters
     from corsage.strategies.ditto import Ditto
+    from corsage.strategies.fedala import FedALA
     from corsage.strategies.fedamp import FedAMP
     from corsage.strategies.fedavg import FedAvg
     from corsage.strategies.fedbabu import FedBABU
     from corsage.strategies.fedbn import FedBN
+    from corsage.strategies.feddbe import FedDBE
     from corsage.strategies.feddyn import FedDyn
+    from corsage.strategies.fedfomo import FedFomo
     from corsage.strategies.fedlc import FedLC
     from corsage.strategies.fedmtl import FedMTL
     from corsage.strategies.fedper import FedPer
@@ -62,6 +65,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from corsage.strategies.l2gd import L2GD
     from corsage.strategies.lg_fedavg import LGFedAvg
     from corsage.strategies.local import Local
+    from corsage.strategies.moon import MOON
     from corsage.strategies.mr_mtl import MRMTL
     from corsage.strategies.perfedavg import PerFedAvg
     from corsage.strategies.pfedme import PFedMe
@@ -91,6 +95,7 @@ __all__ = [
     "CFL",
     "IFCA",
     "L2GD",
+    "MOON",
     "MRMTL",
     "AsyncAL2SGD",
     "AsyncL2GD",
@@ -102,11 +107,14 @@ __all__ = [
     "ExactCluster",
     "ExactGlobal",
     "ExactLocal",
+    "FedALA",
     "FedAMP",
     "FedAvg",
     "FedBABU",
     "FedBN",
+    "FedDBE",
     "FedDyn",
+    "FedFomo",
     "FedLC",
     "FedMTL",
     "FedPer",

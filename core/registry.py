@@ -52,7 +52,11 @@ class Algorithm:
         return self.door or self.cls
 
 
-RANDOM_ALL = {"mixed_random": ("all",)}
+def solved(cls: str, gamma: str, lam: str, grouping: str) -> Algorithm:
+    """A mixed model whose pulls are 0 or infinite."""
+    pulls = {"known_gamma": gamma, "known_lambda": lam, "mixed_grouping": grouping}
+    return Algorithm(cls, of="mixed-model", fixed={**pulls, "mixed_random": ("all",)})
+
 
 ALGORITHMS: dict[str, Algorithm] = {
     "fedrep": Algorithm("FedRep", "fedrep"),
@@ -64,11 +68,14 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fedprox": Algorithm("FedProx"),
     "feddyn": Algorithm("FedDyn"),
     "fedlc": Algorithm("FedLC"),
+    "moon": Algorithm("MOON"),
     "fedbn": Algorithm("FedBN"),
     "scaffold": Algorithm("Scaffold"),
     "ditto": Algorithm("Ditto"),
     "fedrod": Algorithm("FedRoD"),
     "mr-mtl": Algorithm("MRMTL"),
+    "fedala": Algorithm("FedALA"),
+    "feddbe": Algorithm("FedDBE"),
     "pfedme": Algorithm("PFedMe"),
     "l2gd": Algorithm("L2GD"),
     "fedmtl": Algorithm("FedMTL"),
@@ -81,6 +88,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fedbabu": Algorithm("FedBABU"),
     "fedproto": Algorithm("FedProto"),
     "fedamp": Algorithm("FedAMP"),
+    "fedfomo": Algorithm("FedFomo"),
     "knn-per": Algorithm("KNNPer"),
     "async-l2gd": Algorithm("AsyncL2GD", "known_clusters"),
     "async-al2sgd": Algorithm("AsyncAL2SGD", "known_clusters"),
@@ -91,21 +99,9 @@ ALGORITHMS: dict[str, Algorithm] = {
         fixed={"mixed_random": ("intercept",), "mixed_variances": "one"},
     ),
     "single-cluster": Algorithm("SingleCluster", "known_clusters"),
-    "exact-cluster": Algorithm(
-        "ExactCluster",
-        of="mixed-model",
-        fixed={"known_gamma": "inf", "known_lambda": "0", "mixed_grouping": "known", **RANDOM_ALL},
-    ),
-    "exact-global": Algorithm(
-        "ExactGlobal",
-        of="mixed-model",
-        fixed={"known_gamma": "inf", "known_lambda": "inf", "mixed_grouping": "all", **RANDOM_ALL},
-    ),
-    "exact-local": Algorithm(
-        "ExactLocal",
-        of="mixed-model",
-        fixed={"known_gamma": "0", "known_lambda": "0", "mixed_grouping": "all", **RANDOM_ALL},
-    ),
+    "exact-cluster": solved("ExactCluster", "inf", "0", "known"),
+    "exact-global": solved("ExactGlobal", "inf", "inf", "all"),
+    "exact-local": solved("ExactLocal", "0", "0", "all"),
     "convex-clustering": Algorithm(
         "ConvexClustering", "convex_clustering", door="ConvexClusteringStrategy"
     ),
@@ -115,21 +111,13 @@ ALGORITHMS: dict[str, Algorithm] = {
 
 DATASETS: dict[str, str] = {
     "digits": "digits",
-    "fashion-mnist": "idx",
-    "mnist": "idx",
-    "cifar10": "cifar",
-    "cifar100": "cifar",
-    "femnist": "femnist",
-    "sent140": "sent140",
+    **dict.fromkeys(("fashion-mnist", "mnist"), "idx"),
+    **dict.fromkeys(("cifar10", "cifar100"), "cifar"),
+    **{name: name for name in ("femnist", "sent140")},
     "csv": "csvfile",
     "npz": "npzfile",
-    "mapped": "mapped",
-    "memory": "memory",
-    "chem97": "chem97",
-    "hierarchical": "hierarchical",
-    "donors": "donors",
-    "ellipses": "ellipses",
-    "moons": "moons",
+    **{name: name for name in ("mapped", "memory", "chem97", "hierarchical", "donors")},
+    **{name: name for name in ("ellipses", "moons")},
     **dict.fromkeys(("school", "heart", "beijing-air", "flights", "tv16"), "natural.tables"),
     **dict.fromkeys(("watch", "spoken-digits"), "natural.signals"),
     **dict.fromkeys(("movielens", "sotu"), "natural.tokens"),

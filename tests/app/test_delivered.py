@@ -16,8 +16,9 @@ from corsage.datasets.given.given_samples import Samples
 from corsage.datasets.given.given_table import as_it_is, table_of
 
 METHODS = "fedavg,fedrep,fedper,ditto,apfl,lg-fedavg,fedbabu,perfedavg,local,ifca,knn-per,scaffold"
-METHODS += ",fedbn,feddyn,fedlc,fedrod,mr-mtl"
+METHODS += ",fedbn,feddyn,fedlc,fedrod,mr-mtl,fedala,moon,feddbe,fedfomo"
 ANY_LOSS = METHODS.replace("fedlc,fedrod,", "")
+ANY_HEAD = ANY_LOSS.replace("knn-per,", "").replace(",moon,feddbe", "")
 WORDS = np.array(["ill", "well", "unknown"])
 Users = dict[str, tuple[Any, Any, Any, Any]]
 
@@ -67,13 +68,13 @@ CASES: dict[str, tuple[str, Users, dict[str, Any]]] = {
     "BatchNorm": (METHODS, images(), {"model": Normed}),
     "BatchNorm, frozen": (METHODS, images(), {"model": Normed, "batch_norm": "frozen"}),
     "BatchNorm, personal": (
-        ANY_LOSS.replace("lg-fedavg,", "").replace("knn-per,", ""),
+        ANY_HEAD.replace("lg-fedavg,", ""),
         images(),
         {"model": Normed, "batch_norm": "personal"},
     ),
     "a frozen front": (METHODS, images(), {"model": Normed, "frozen": "first,norm"}),
     "a head of two layers": (
-        ANY_LOSS.replace("knn-per,", ""),
+        ANY_HEAD,
         images(),
         {"model": Normed, "head": "layer,head"},
     ),

@@ -38,7 +38,8 @@ from tests.support.reference import (
 
 HEAD, ROUNDS, DRAWN = 16 * 10 + 10, 4, 6
 FC1 = ("fc1.weight", "fc1.bias")
-OF_MANY = ("cfl", "ifca", "fedmtl", "fedamp", "fedrep-known", "fedrep-convex", "fedrep-exact")
+OF_MANY = ("cfl", "ifca", "fedmtl", "fedamp", "fedfomo", "fedrep-known", "fedrep-convex")
+OF_MANY += ("fedrep-exact",)
 """Methods with several models, which their result has by other names."""
 NO_MODEL = ("fedproto", "local")
 """Methods whose server has none."""

@@ -15,7 +15,7 @@ from tests.support.reference import KEYS, agrees, examples, final, run, users_da
 SIZES: dict[str, Any] = {"size_sigma": 0.8}
 USUAL: dict[str, Any] = {"nodes": 3, "weighting": "examples", "local_epochs": EPOCHS, **SIZES}
 ADAPTED = ["fedavg", "fedrep", "fedper", "fedbabu", "lg-fedavg", "ditto"]
-ADAPTED += ["lg-fedavg, warm-up", "perfedavg, fo", "fedlc", "mr-mtl"]
+ADAPTED += ["lg-fedavg, warm-up", "perfedavg, fo", "fedlc", "mr-mtl", "fedala", "moon", "feddbe"]
 
 
 @pytest.fixture(scope="module")

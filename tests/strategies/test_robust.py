@@ -40,7 +40,7 @@ def test_the_registry_is_told_apart() -> None:
     assert len(BAD) == 2
     known = ["fedrep", "fedavg", "fedprox", "scaffold", "ditto", "pfedme", "l2gd", "ifca", "cfl"]
     known += ["fedper", "lg-fedavg", "apfl", "perfedavg", "fedbabu", "knn-per", "fedlc"]
-    known += ["mr-mtl", "fedrod", "fedbn", "feddyn"]
+    known += ["mr-mtl", "fedrod", "fedbn", "feddyn", "fedala", "moon", "feddbe"]
     assert {*known, "fedrep-known", "fedrep-convex"} == {*AVERAGED}
 
 
@@ -63,6 +63,7 @@ def test_a_mean_is_taken_over_and_a_robust_average_is_not(name: str) -> None:
     ("name", "rule"),
     [
         ("fedamp", "none"),
+        ("fedfomo", "none"),
         ("fedproto", "none"),
         ("fedrep-known", "median"),
         ("fedrep-convex", "median"),

@@ -69,7 +69,8 @@ def no_work(evaluation: Any, steps: Steps) -> Any:
 def test_every_method_computes_as_many_gradients(name: str) -> None:
     """Within the rounding of one step a part and user: pFedMe's parts are K steps."""
     epochs = gradients("fedavg", work="as-set")
-    found = gradients(name, **{"work-epochs": BUDGET})
+    own = {"fedala-start-epochs": 12} if name == "fedala" else {}  # what its first round leaves out
+    found = gradients(name, **{"work-epochs": BUDGET, **own})
     assert found == pytest.approx(BUDGET * epochs, abs=12 * 5)
 
 

@@ -268,6 +268,106 @@ def feddyn(alpha: float) -> Plain:
     )
 
 
+def fedala(eta: float, share: float, start: int) -> Plain:
+    """A user keeps its head and weights, and whether it has learnt them; autograd has (5)."""
+
+    def step(w: Vector, own: Any, turn: Turn) -> tuple[Vector, Any]:
+        head, weights, turns = own or (w[BODY:], np.ones(HEAD, np.float32), 0)
+        n = len(turn.data[1])
+        drawn = generator(0, "samples of the weights", turn.number, turn.user)
+        rows = drawn.permutation(n)[: int(share * n)]
+        rng = generator(0, "weights", turn.number, turn.user)
+        for batch in batches(rng, len(rows), [0, start, 1][min(turns, 2)], 10):
+            free = torch.from_numpy(weights).requires_grad_()
+            mine, common = torch.from_numpy(head), torch.from_numpy(w[BODY:])
+            theta = torch.cat([torch.from_numpy(w[:BODY]), mine + (common - mine) * free])
+            slope = torch.autograd.grad(loss_of(theta, turn.data, rows[batch]), free)[0]
+            weights = (free.detach() - eta * slope).clamp(0, 1).numpy()
+        model = turn.sgd(begin(w, (head, weights, turns)))
+        return model, (model[BODY:], weights, turns + 1)
+
+    def begin(w: Vector, own: Any) -> Vector:
+        head, weights, _ = own or (w[BODY:], 1.0, 0)
+        return np.concatenate([w[:BODY], head + (w[BODY:] - head) * weights]).astype(np.float32)
+
+    return Plain(
+        step,
+        {"fedala_eta": eta, "fedala_share": share, "fedala_start_epochs": start},
+        model=begin,
+        adapted=lambda w, turn: turn.sgd(w),
+        tuned={"own": lambda w, own, turn: turn.sgd(begin(w, own))},
+    )
+
+
+def moon(w: Vector, own: Vector | None, turn: Turn) -> tuple[Vector, Vector]:
+    model, common, last = fresh(w), fresh(w), fresh(w if own is None else own)
+    optimiser = optimiser_of(model, turn.keys)
+    for batch in turn.batches("model"):
+        x, y = turn.data[0][batch], turn.data[1][batch]
+        z, z_glob, z_prev = (module[:3](x) for module in (model, common, last))
+        e_glob, e_prev = (
+            torch.exp((z * other).sum(1) / (z.norm(dim=1) * other.norm(dim=1)) / 0.3)
+            for other in (z_glob, z_prev)
+        )
+        loss = F.cross_entropy(model[3](z), y)
+        if own is not None:
+            loss = loss - 2.0 * torch.log(e_glob / (e_glob + e_prev)).mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return flat(model), flat(model)
+
+
+def feddbe(kappa: float, shift: float, mu: float) -> Plain:
+    """What is common is the model and m, of which there is none in round 1."""
+
+    def step(common: Any, own: Vector | None, turn: Turn) -> tuple[Any, Vector]:
+        w, consensus = common
+        model, running = fresh(w), torch.zeros(16)
+        bias = torch.from_numpy(np.zeros(16, np.float32) if own is None else own)
+        bias = bias.clone().requires_grad_()
+        optimiser = optimiser_of(model, turn.keys)
+        other = torch.optim.SGD([bias], shift * turn.keys["lr"])
+        for batch in turn.batches("model"):
+            z = model[:3](turn.data[0][batch])
+            running = (1 - mu) * running.detach() + mu * z.mean(0)
+            if consensus is not None:
+                away = kappa / 2 * (running - torch.from_numpy(consensus)).square().mean()
+                loss = F.cross_entropy(model[3](z + bias), turn.data[1][batch]) + away
+            else:
+                loss = F.cross_entropy(model[3](z), turn.data[1][batch])
+            optimiser.zero_grad()
+            other.zero_grad()
+            loss.backward()
+            optimiser.step()
+            other.step()
+        sent = np.concatenate([flat(model), running.detach().numpy()])
+        return sent, bias.detach().numpy().copy()
+
+    def merge(common: Any, mean: Vector, number: int) -> Any:
+        means = mean[BODY + HEAD :] if number == 1 else common[1]
+        return mean[: BODY + HEAD].astype(np.float32), means.astype(np.float32)
+
+    def model(common: Any, own: Vector | None) -> Vector:
+        """A shift of the features is one of a linear head's biases."""
+        w = np.array(common[0])
+        if own is not None:
+            w[-10:] += w[BODY:-10].reshape(10, 16) @ own
+        return w
+
+    return Plain(
+        step,
+        {"feddbe_kappa": kappa, "feddbe_shift": shift, "feddbe_mu": mu},
+        first=lambda: (START, None),
+        merge=merge,
+        model=model,
+        adapted=lambda common, turn: model(common, step(common, None, turn)[1]),
+        tuned={"own": lambda common, own, turn: model(common, step(common, own, turn)[1])},
+        shared=lambda common: common[0],
+        floats=0,  # m goes up once, and down ever after
+    )
+
+
 def pfedme(momentum: float, beta: float) -> Plain:
     """theta goes after three steps a batch, and w after theta."""
     lam, steps = 3.0, 3
@@ -476,6 +576,9 @@ TABLE: dict[str, Plain] = {
     "pfedme, momentum": pfedme(0.5, 1.0),
     "feddyn": feddyn(0.5),
     "fedlc": replace(FEDAVG, step=fedlc, keys={"fedlc_tau": 0.7}),
+    "moon": replace(FEDAVG, step=moon, keys={"moon_mu": 2.0, "moon_tau": 0.3}),
+    "fedala": fedala(3.0, 0.7, 3),
+    "feddbe": feddbe(5.0, 2.0, 0.6),
     "fedrod": Plain(fedrod, {"fedrod_epochs": EPOCHS}, model=summed),
     "mr-mtl": Plain(
         mr_mtl,
