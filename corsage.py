@@ -39,8 +39,10 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from corsage.strategies.fedbabu import FedBABU
     from corsage.strategies.fedbn import FedBN
     from corsage.strategies.feddyn import FedDyn
+    from corsage.strategies.fedem import FedEM
     from corsage.strategies.fedlc import FedLC
     from corsage.strategies.fedmtl import FedMTL
+    from corsage.strategies.fedpac import FedPAC
     from corsage.strategies.fedper import FedPer
     from corsage.strategies.fedproto import FedProto
     from corsage.strategies.fedprox import FedProx
@@ -49,6 +51,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from corsage.strategies.fedrep.fedrep_exact import FedRepExact
     from corsage.strategies.fedrep.fedrep_known import FedRepKnown
     from corsage.strategies.fedrod import FedRoD
+    from corsage.strategies.gpfl import GPFL
     from corsage.strategies.ifca import IFCA
     from corsage.strategies.knn_per import KNNPer
     from corsage.strategies.known_clusters.async_al2sgd import AsyncAL2SGD
@@ -89,6 +92,7 @@ PLACES = {
 __all__ = [
     "APFL",
     "CFL",
+    "GPFL",
     "IFCA",
     "L2GD",
     "MRMTL",
@@ -107,8 +111,10 @@ __all__ = [
     "FedBABU",
     "FedBN",
     "FedDyn",
+    "FedEM",
     "FedLC",
     "FedMTL",
+    "FedPAC",
     "FedPer",
     "FedProto",
     "FedProx",

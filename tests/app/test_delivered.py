@@ -16,8 +16,8 @@ from corsage.datasets.given.given_samples import Samples
 from corsage.datasets.given.given_table import as_it_is, table_of
 
 METHODS = "fedavg,fedrep,fedper,ditto,apfl,lg-fedavg,fedbabu,perfedavg,local,ifca,knn-per,scaffold"
-METHODS += ",fedbn,feddyn,fedlc,fedrod,mr-mtl"
-ANY_LOSS = METHODS.replace("fedlc,fedrod,", "")
+METHODS += ",fedbn,feddyn,fedlc,mr-mtl,fedem,fedrod,fedpac,gpfl"
+ANY_LOSS = METHODS.replace("fedlc,", "").replace(",fedrod,fedpac,gpfl", "")
 WORDS = np.array(["ill", "well", "unknown"])
 Users = dict[str, tuple[Any, Any, Any, Any]]
 
