@@ -59,7 +59,7 @@ class FedEMClient(Client[FedEMKeys]):
     def train(self, got: Got, data: Examples) -> Sent:
         """q and pi_t by theta^(k-1), then theta_tk <- E epochs of SGD on the samples' shares."""
         theta = got.shared["models"]
-        q = self.shares(self.losses(theta, data), self.weights(), data)
+        q = self.shares(self.losses(theta, data), self.weights(theta), data)
         rows = torch.arange(len(data.y), device=data.y.device)
         trained = []
         for model, own in zip(theta, q.unbind(1), strict=True):
@@ -70,11 +70,12 @@ class FedEMClient(Client[FedEMKeys]):
 
     def models(self, got: Got) -> Models:
         """sum_k pi_tk h_theta_k."""
-        return self.mixed(got, self.weights())
+        return self.mixed(got, self.weights(got.shared["models"]))
 
     def adapt(self, got: Got, data: Examples, epochs: int) -> Models:
         """A new user finds its weights by so many E and M steps, and trains no model."""
-        pi, losses = self.weights(), self.losses(got.shared["models"], data)
+        theta = got.shared["models"]
+        pi, losses = self.weights(theta), self.losses(theta, data)
         for _ in range(epochs):
             pi = self.means(self.shares(losses, pi, data), data)
         return self.mixed(got, pi)
@@ -84,10 +85,9 @@ class FedEMClient(Client[FedEMKeys]):
         of = MIXED_AS[self.network.criterion.name]
         return Combined(got.shared["models"], own={"weights": pi}, settings={"of": of})
 
-    def weights(self) -> Floats32:
-        """pi_t, one row a user."""
-        components = self.keys.fedem_components
-        return self.remembered("weights", np.full(components, 1 / components, np.float32))
+    def weights(self, theta: Floats32) -> Floats32:
+        """pi_t of so many components, one row a user."""
+        return self.remembered("weights", np.full(len(theta), 1 / len(theta), np.float32))
 
     def losses(self, theta: Floats32, data: Examples) -> Tensor:
         """l of each sample under each model (samples, K); one that is no number is the largest."""

@@ -39,7 +39,7 @@ def passed(features: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def valve(weights: Tensor, vectors: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
-    """gamma(c) + 1 and beta(c), of a vector or of several (users, F)."""
+    """gamma(c) + 1 and beta(c), of a vector or of several, one a row."""
     bias, scale, shift = vectors[:, 0], vectors[:, 1], vectors[:, 2]
     h = torch.relu(torch.einsum("nij,...j->...ni", weights, context) + bias)
     gamma, beta = (F.layer_norm(h, h.shape[-1:]) * scale + shift).unbind(-2)
@@ -75,7 +75,7 @@ class GPFLClient(Client[GPFLKeys]):
         network, keys = self.network, self.settings
         network.set(network.whole, start)
         flat = np.concatenate([got.shared[name].ravel() for name in GUIDE], dtype=np.float32)
-        own = torch.from_numpy(flat).to(network.device).requires_grad_()
+        own = torch.tensor(flat, device=network.device, requires_grad=True)
         decayed = replace(keys, weight_decay=self.keys.gpfl_mu)
         rule = rule_of(own.detach()[None], torch.ones_like(own), decayed)
 
@@ -115,21 +115,27 @@ class GPFLClient(Client[GPFLKeys]):
     def models(self, got: Got) -> Models:
         """f under h_i, and the valve at p_i."""
         data = self.train_data(got)
-        weights, vectors = (torch.from_numpy(np.array(got.shared[n])) for n in GUIDE[1:])
-        scale, shift = valve(weights, vectors, self.contexts(self.points(got), data).cpu())
-        own = {"scale": scale.numpy(), "shift": shift.numpy()}
+        weights, vectors = (torch.tensor(got.shared[n]) for n in GUIDE[1:])
+        pairs = [
+            valve(weights, vectors, p_i) for p_i in self.contexts(self.points(got).cpu(), data)
+        ]
+        scale, shift = (
+            np.stack([one.numpy() for one in each]) for each in zip(*pairs, strict=True)
+        )
+        own = {"scale": scale, "shift": shift}
         return Combined(self.wholes(got)[:, None], rule=Valve, own=own)
 
     def points(self, got: Got) -> Tensor:
         """v as they came."""
-        return torch.from_numpy(np.array(got.shared["points"])).to(self.network.device)
+        return torch.tensor(got.shared["points"], device=self.network.device)
 
     def contexts(self, points: Tensor, data: Examples) -> Tensor:
         """p_i (users, F)."""
-        each = torch.split(data.y, data.sizes.tolist())
-        counts = [torch.bincount(y, minlength=len(points)) for y in each]
-        shares = torch.stack([own / own.sum().clamp(min=1) for own in counts])
-        return shares.to(points) @ points
+        found = []
+        for y in torch.split(data.y, data.sizes.tolist()):  # one by one: no sum is another's
+            counts = torch.bincount(y, minlength=len(points)).to(points)
+            found.append(counts / counts.sum().clamp(min=1) @ points)
+        return torch.stack(found)
 
     def wholes(self, got: Got) -> Floats32:
         """Whole models (users, P)."""
