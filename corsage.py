@@ -41,9 +41,11 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from corsage.strategies.fedbn import FedBN
     from corsage.strategies.feddbe import FedDBE
     from corsage.strategies.feddyn import FedDyn
+    from corsage.strategies.fedem import FedEM
     from corsage.strategies.fedfomo import FedFomo
     from corsage.strategies.fedlc import FedLC
     from corsage.strategies.fedmtl import FedMTL
+    from corsage.strategies.fedpac import FedPAC
     from corsage.strategies.fedper import FedPer
     from corsage.strategies.fedproto import FedProto
     from corsage.strategies.fedprox import FedProx
@@ -52,6 +54,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from corsage.strategies.fedrep.fedrep_exact import FedRepExact
     from corsage.strategies.fedrep.fedrep_known import FedRepKnown
     from corsage.strategies.fedrod import FedRoD
+    from corsage.strategies.gpfl import GPFL
     from corsage.strategies.ifca import IFCA
     from corsage.strategies.knn_per import KNNPer
     from corsage.strategies.known_clusters.async_al2sgd import AsyncAL2SGD
@@ -93,6 +96,7 @@ PLACES = {
 __all__ = [
     "APFL",
     "CFL",
+    "GPFL",
     "IFCA",
     "L2GD",
     "MOON",
@@ -114,9 +118,11 @@ __all__ = [
     "FedBN",
     "FedDBE",
     "FedDyn",
+    "FedEM",
     "FedFomo",
     "FedLC",
     "FedMTL",
+    "FedPAC",
     "FedPer",
     "FedProto",
     "FedProx",

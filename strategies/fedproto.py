@@ -15,13 +15,15 @@ mean over samples and features of (f_i(x) - C^(y))^2, where the paper has the di
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from flwr.app import ArrayRecord
 
 from corsage.core.arrays import Array, Arrays, Bools, Floats32
+from corsage.core.configuration.config import Config
 from corsage.core.errors import ModelError
 from corsage.core.keys import Keys, key
 from corsage.core.messages.encoding import encode
@@ -65,6 +67,13 @@ class FedProtoState:
     aside: list[str] = field(default_factory=list)
 
 
+class Prototypes(Protocol):
+    """Points of classes, as a state has them."""
+
+    prototypes: Floats32
+    known: Floats32
+
+
 class FedProto(Strategy[FedProtoKeys, FedProtoState]):
     """The server of FedProto: it holds the prototypes, and no model."""
 
@@ -76,14 +85,7 @@ class FedProto(Strategy[FedProtoKeys, FedProtoState]):
 
     def initial(self, network: Network) -> FedProtoState:
         """No class has a prototype."""
-        classes = self.job.agreed.num_classes
-        if self.job.loss != "cross-entropy":
-            raise ModelError("fedproto: prototypes are of classes; take loss=cross-entropy.")
-        if network.body.stop == 0 or not network.split_exact:
-            why = network.why or "the model is a head and nothing else; take model=mlp"
-            raise ModelError(f"fedproto: prototypes are of a body's features: {why}.")
-        shape = classes, network.width
-        return FedProtoState(np.zeros(shape, np.float32), np.zeros(classes, np.float32))
+        return FedProtoState(*no_prototypes(self, network))
 
     def named_arrays(self) -> ArrayRecord:
         """The prototypes: there is no model."""
@@ -95,27 +97,57 @@ class FedProto(Strategy[FedProtoKeys, FedProtoState]):
 
     def merge(self, replies: Replies) -> FedProtoState:
         """C^(j) <- sum_i q_ij C_i^(j) / sum_i q_ij, over the users that have class j."""
-        state, out = self.state, far(replies.rows["weighted"], replies.rows["weights"])
-        rows = {name: own.copy() for name, own in replies.rows.items()}
-        for own in rows.values():
-            own[out] = 0
-        means = means_of(self.config, replace(replies, rows=rows), np.ones(len(out), bool))
-        aside = [replies.users[row] for row in np.flatnonzero(out.any(1))]
-        if new := [user for user in aside if user not in state.aside]:
-            self.job.note(f"{name_users(new)} set aside: prototypes far from all others")
-        weights = means["weights"]
-        came = weights > 0
-        points = means["weighted"] / np.where(came, weights, 1)[:, None]
-        return FedProtoState(
-            np.where(came[:, None], points, state.prototypes),
-            np.where(came, 1, state.known).astype(np.float32),
-            [*state.aside, *new],
+        prototypes, known, out = averaged(self.config, self.state, replies)
+        aside = set_aside(
+            self, self.state.aside, replies.users, np.asarray(out.any(1)), "prototypes"
         )
+        return FedProtoState(prototypes, known, aside)
 
     def findings(self) -> list[Finding]:
         """Name those who were set aside."""
-        rows = [(f"user {user}", "prototypes far from all others") for user in self.state.aside]
-        return [Finding("Set aside", rows)] if rows else []
+        return found_aside(self.state.aside, "prototypes")
+
+
+def no_prototypes(strategy: Strategy[Any, Any], network: Network) -> tuple[Floats32, Floats32]:
+    """Prototypes, and which are known, before anybody has any; ModelError where none can be."""
+    classes, name = strategy.job.agreed.num_classes, strategy.name
+    if strategy.job.loss != "cross-entropy":
+        raise ModelError(f"{name}: prototypes are of classes; take loss=cross-entropy.")
+    if network.body.stop == 0 or not network.split_exact:
+        why = network.why or "the model is a head and nothing else; take model=mlp"
+        raise ModelError(f"{name}: prototypes are of a body's features: {why}.")
+    return np.zeros((classes, network.width), np.float32), np.zeros(classes, np.float32)
+
+
+def averaged(
+    config: Config, state: Prototypes, replies: Replies
+) -> tuple[Floats32, Floats32, Bools]:
+    """The prototypes after a round, which are known, and whose of which class do not count."""
+    own = {name: replies.rows[name].copy() for name in ("weighted", "weights")}
+    out = far(own["weighted"], own["weights"])
+    for rows in own.values():
+        rows[out] = 0
+    means = means_of(config, replace(replies, rows=own), np.ones(len(out), bool))
+    came = means["weights"] > 0
+    points = means["weighted"] / np.where(came, means["weights"], 1)[:, None]
+    prototypes = np.where(came[:, None], points, state.prototypes)
+    return prototypes, np.where(came, 1, state.known).astype(np.float32), out
+
+
+def set_aside(
+    strategy: Strategy[Any, Any], before: list[str], users: Sequence[str], out: Bools, what: str
+) -> list[str]:
+    """Those who were set aside before or are now, who are named."""
+    new = [user for user, far_out in zip(users, out, strict=True) if far_out and user not in before]
+    if new:
+        strategy.job.note(f"{name_users(new)} set aside: {what} far from all others")
+    return [*before, *new]
+
+
+def found_aside(users: list[str], what: str) -> list[Finding]:
+    """The same at the end."""
+    rows = [(f"user {user}", f"{what} far from all others") for user in users]
+    return [Finding("Set aside", rows)] if rows else []
 
 
 def far(weighted: Array, weights: Array) -> Bools:

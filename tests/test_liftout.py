@@ -87,7 +87,11 @@ LIFTS = {
     ),
     "answer": Lift(("app/answer",), "fit", "app/answer", "ditto"),
     "combined": Lift(
-        ("clients/parts/combined.py", "clients/knn_per.py", "strategies/knn_per.py"),
+        (
+            "clients/parts/combined.py",
+            *(f"clients/{n}.py" for n in ("knn_per", "fedem", "gpfl")),
+            *(f"strategies/{n}.py" for n in ("knn_per", "fedem", "gpfl")),
+        ),
         "strategy=knn-per",
         "strategies/knn_per",
         "fedavg",

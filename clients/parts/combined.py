@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from corsage.networks.criterion import output_of
 from corsage.networks.network import Network
 from corsage.networks.user_scores import chunks
 
+Change = Callable[[Tensor], Tensor]
 OF_PROBABILITIES, OF_OUTPUTS = "probabilities", "outputs"
 
 
@@ -65,17 +66,25 @@ class Rule(nn.Module):
         """The outputs of model k."""
         return output_of(self.models[k](x))
 
-    def both(self, k: int, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The features that go into the head of model k, and the outputs that it makes of them."""
+    def both(self, k: int, x: Tensor, change: Change | None = None) -> tuple[Tensor, Tensor]:
+        """The features that come to the head of model k, and the outputs that it makes of them.
+
+        It makes them of what `change` makes of the features, if that is given.
+        """
         if self._why:
             raise ModelError(f"a model of features needs a body and a head: {self._why}")
         if self._halves[k]:
             front, back = self._halves[k]
             features: Tensor = front(x)
-            return features.flatten(1), output_of(back(features))
+            return features.flatten(1), output_of(back(change(features) if change else features))
         seen: list[Tensor] = []
+
+        def look(_: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor] | None:
+            seen.append(given[0])
+            return (change(given[0]),) if change else None
+
         head = self.models[k].get_submodule(self._head)
-        with head.register_forward_pre_hook(lambda _, given: seen.append(given[0])):
+        with head.register_forward_pre_hook(look):
             outputs = self.outputs(k, x)
         return seen[0].flatten(1), outputs
 

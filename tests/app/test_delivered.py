@@ -16,8 +16,8 @@ from corsage.datasets.given.given_samples import Samples
 from corsage.datasets.given.given_table import as_it_is, table_of
 
 METHODS = "fedavg,fedrep,fedper,ditto,apfl,lg-fedavg,fedbabu,perfedavg,local,ifca,knn-per,scaffold"
-METHODS += ",fedbn,feddyn,fedlc,fedrod,mr-mtl,fedala,moon,feddbe,fedfomo"
-ANY_LOSS = METHODS.replace("fedlc,fedrod,", "")
+METHODS += ",fedbn,feddyn,fedlc,mr-mtl,fedala,moon,feddbe,fedfomo,fedem,fedrod,fedpac,gpfl"
+ANY_LOSS = METHODS.replace("fedlc,", "").replace(",fedrod,fedpac,gpfl", "")
 ANY_HEAD = ANY_LOSS.replace("knn-per,", "").replace(",moon,feddbe", "")
 WORDS = np.array(["ill", "well", "unknown"])
 Users = dict[str, tuple[Any, Any, Any, Any]]

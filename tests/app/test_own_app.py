@@ -227,19 +227,8 @@ def test_only_what_is_to_be_trained_changes() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "feddyn",
-        "fedlc",
-        "fedrod",
-        "fedala",
-        "moon",
-        "feddbe",
-        "fedfomo",
-        "apfl",
-        "pfedme",
-        "perfedavg",
-        "scaffold",
-        "l2gd",
-        "fedmtl",
+        *("feddyn", "fedlc", "fedrod", "apfl", "pfedme", "perfedavg", "scaffold", "l2gd", "fedmtl"),
+        *("fedem", "fedpac", "gpfl", "fedala", "moon", "feddbe", "fedfomo"),
     ],
 )
 def test_methods_that_it_cannot_serve_are_refused_in_one_line(name: str) -> None:

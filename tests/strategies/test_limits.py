@@ -15,6 +15,7 @@ from tests.support.reference import final, run
 
 UNLIKE: dict[str, Any] = {"size_sigma": 0.5, "weighting": "examples"}
 ALONE: dict[str, Any] = {"num_users": 1, "fraction_train": 1.0, "local_epochs": 2}
+APART: dict[str, Any] = {"fedpac_lambda": 0.0, "fedpac_collaboration": False}
 SAME = [
     # a method, the keys at their end, and the one that it is then; other keys of both
     ("apfl", {"apfl_alpha": 0.0}, "fedavg", {}),
@@ -26,8 +27,11 @@ SAME = [
     ("fedbn", {}, "fedavg", UNLIKE),
     ("feddbe", {"feddbe_kappa": 0.0, "feddbe_shift": 0.0}, "fedavg", UNLIKE),
     ("feddyn", {"feddyn_alpha": 0.0}, "fedavg", UNLIKE),
+    ("fedem", {"fedem_components": 1}, "fedavg", UNLIKE),
+    ("fedem", {"fedem_components": 1}, "fedavg", {"size_sigma": 0.5}),
     ("fedlc", {"fedlc_tau": 0.0}, "fedavg", {**UNLIKE, "fine_tune_epochs": 2}),
     ("fedmtl", {"fedmtl_lambda1": 0.0, "fedmtl_lambda2": 0.0}, "local", {}),
+    ("fedpac", {**APART, "fedpac_head_epochs": 3}, "fedrep", {**UNLIKE, "head_epochs": 3}),
     ("fedper", {}, "local", ALONE),
     ("fedprox", {"fedprox_mu": 0.0}, "fedavg", {**UNLIKE, "fine_tune_epochs": 2}),
     ("ifca", {"ifca_clusters": 1}, "fedavg", UNLIKE),
@@ -52,8 +56,9 @@ def test_at_the_end_of_its_keys_it_is_another(
         assert mine["loss"] == pytest.approx(theirs["loss"], abs=1e-5)
         twice = 2 if name == "scaffold" else 1
         more_up = 6 * 16 * 4 if name == "feddbe" else 0  # the mean of features, once
-        assert other == "local" or mine["bytes_up"] == twice * theirs["bytes_up"] + more_up
-    if other == "fedavg":
+        alone = other in ("local", "fedrep")
+        assert alone or mine["bytes_up"] == twice * theirs["bytes_up"] + more_up
+    if other in ("fedavg", "fedrep"):
         pairs = zip(decode(one.arrays).values(), decode(two.arrays).values(), strict=True)
         assert all(np.allclose(a, b, rtol=0, atol=1e-6) for a, b in pairs)
 

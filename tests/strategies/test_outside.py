@@ -67,8 +67,8 @@ def test_flowers_own_loop_plays_it_and_may_go_on_after_its_end(name: str) -> Non
 
 ONE_MEAN = ("fedavg", "fedprox", "fedrep", "ditto", "fedper", "pfedme", "perfedavg", "apfl")
 ONE_MEAN += ("fedbabu", "lg-fedavg", "knn-per", "feddyn", "fedlc", "fedbn", "fedrod", "mr-mtl")
-ONE_MEAN += ("fedala", "moon")
-"""Strategies that send one array and take its mean: what Flower's wrappers can work with."""
+ONE_MEAN += ("fedala", "moon", "fedem", "gpfl")
+"""Strategies whose users send back what they got, for its mean: so Flower's wrappers can work."""
 
 
 @pytest.mark.parametrize("name", ONE_MEAN)

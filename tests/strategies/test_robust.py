@@ -41,6 +41,7 @@ def test_the_registry_is_told_apart() -> None:
     known = ["fedrep", "fedavg", "fedprox", "scaffold", "ditto", "pfedme", "l2gd", "ifca", "cfl"]
     known += ["fedper", "lg-fedavg", "apfl", "perfedavg", "fedbabu", "knn-per", "fedlc"]
     known += ["mr-mtl", "fedrod", "fedbn", "feddyn", "fedala", "moon", "feddbe"]
+    known += ["fedem", "fedpac", "gpfl"]
     assert {*known, "fedrep-known", "fedrep-convex"} == {*AVERAGED}
 
 

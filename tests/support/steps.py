@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from corsage.clients import gpfl
 from corsage.networks import local_training as doors
 from corsage.networks.gradients import AutogradLosses
 from corsage.networks.together import parts
@@ -46,6 +47,13 @@ def counted() -> Iterator[Steps]:
             found.count += found.on * len(job.orders[u])
             alone(job, u)
 
+        descent = gpfl.sgd
+
+        def of_valve(network: Any, data: Any, order: Any, *rest: Any) -> None:
+            found.count += found.on * len(order)
+            descent(network, data, order, *rest)
+
+        patch.setattr(gpfl, "sgd", of_valve)
         patch.setattr(parts, "train_group", of_group)
         patch.setattr(doors, "train_alone", of_one)
         for cls in (AutogradLosses, StackedLosses):

@@ -6,19 +6,13 @@ A user that leaves keeps its row, one that comes later gets the last.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
-from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from corsage.core.arrays import Array, Arrays, Floats, Floats32, Ints
-from corsage.core.messages.encoding import encode
+from corsage.core.arrays import Array, Floats, Floats32, Ints
 from corsage.core.messages.replies import Replies
 from corsage.core.messages.schema import capped
-
-if TYPE_CHECKING:
-    from corsage.networks.network import Network
 
 
 def places(known: Sequence[str], users: Sequence[str]) -> Ints:
@@ -66,11 +60,3 @@ def cluster_means(
     full = total > 0
     means[full] = sums[full] / total[full, None]
     return means
-
-
-def named_models(network: Network, models: Floats32) -> ArrayRecord:
-    """One model a cluster as `cluster-0.fc1.weight`, ..."""
-    named = Arrays()
-    for k, model in enumerate(models):
-        named |= {f"cluster-{k}.{name}": a for name, a in network.named(model).items()}
-    return encode(named)

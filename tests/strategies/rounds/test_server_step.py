@@ -95,7 +95,19 @@ def test_algorithm_2_number_by_number(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["fedavg", "fedrep", "fedper", "scaffold", "pfedme", "apfl", "ifca", "cfl", "lg-fedavg"]
+    "name",
+    [
+        "fedavg",
+        "fedrep",
+        "fedper",
+        "scaffold",
+        "pfedme",
+        "apfl",
+        "ifca",
+        "cfl",
+        "lg-fedavg",
+        "fedem",
+    ],
 )
 def test_momentum_without_memory_is_the_mean(name: str) -> None:
     """eta = 1 and beta_1 = 0: x + (mean - x); also cluster by cluster."""
