@@ -49,6 +49,7 @@ from corsage.strategies.ifca import named_models
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.means.user_rows import enter, places, user_weights
 from corsage.strategies.rounds.model_arrays import without_statistics
+from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Parcel
 
 if TYPE_CHECKING:
@@ -155,6 +156,23 @@ class CFL(Strategy[CFLKeys, CFLState]):
     def user_clusters(self, row: str) -> dict[str, str]:
         """Each user's cluster, by its number."""
         return {user: str(c) for user, c in self.state.clusters.items()}
+
+    def findings(self) -> list[Finding]:
+        """If no cluster was cut, the condition that did not hold, and what would make it hold."""
+        state, keys = self.state, self.keys
+        if state.splits:
+            return []
+        mean, largest = state.norms.get(0, [0.0, 0.0])
+        if not state.norms:
+            why = "not all users have sent an update: fraction-train=1, or more rounds"
+        elif mean >= keys.cfl_eps1:
+            why = f"|mean update| {mean:.3g} is not below cfl-eps1={keys.cfl_eps1:g}: more rounds"
+        elif largest <= keys.cfl_eps2:
+            why = f"no |update| is above cfl-eps2={keys.cfl_eps2:g}, the largest is {largest:.3g}: "
+            why += "a larger lr, more local-epochs or a smaller cfl-eps2"
+        else:
+            why = f"updates are too alike for cfl-gamma-max={keys.cfl_gamma_max:g}"
+        return [Finding("clusters by CFL", [("none was cut", why)])]
 
     def template(self) -> Arrays:
         """A user sends back its model."""

@@ -80,6 +80,12 @@ FAMILIES = (
         ),
     ),
 )
+FOUND = (
+    *("dataset=hierarchical", "loss=squared", "num-clusters=3", "users-per-cluster=12"),
+    *("num-features=3", "samples-per-user=20", "cluster-variance=4", "user-variance=0.05"),
+    *("model=linear", "mixed-grouping=found", "mixed-intervals=never"),
+)
+"""Users in three groups."""
 Run = tuple[Path, dict[str, dict[str, Any]]]
 EXACT = ("per_user", "bytes_up", "bytes_down", "messages", "never_drawn", "curve", "dropped")
 
@@ -149,6 +155,21 @@ def test_ray_and_local_agree(name: str, runs: Callable[[str], tuple[Run, Run]]) 
     assert arrays.keys() == expected.keys()
     for key, array in expected.items():
         np.testing.assert_allclose(arrays[key], array, rtol=0, atol=1e-5, err_msg=key)
+
+
+def test_groups_that_are_found_are_the_same_on_ray(tmp_path: Path) -> None:
+    family = Family(("mixed-model",), rounds=1, killed=(), keys=FOUND)
+    _, wanted = on_nodes(family, tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    words = ["engine=ray", "num-nodes=3", f"run-dir={tmp_path}/b/runs"]
+    folder, found = finished([*family.words, *words], tmp_path / "b")
+    assert list(found) == list(wanted) == ["mixed-model", "mixed-model+new"]
+    for name, row in wanted.items():
+        assert found[name]["per_user"] == pytest.approx(row["per_user"], rel=1e-9)
+        assert found[name].get("clusters") == row.get("clusters")
+    assert len({*found["mixed-model"]["clusters"].values()}) == 3
+    header = (folder / "users.csv").read_text().splitlines()[0]
+    assert "p_group_3" in header
 
 
 def test_errors_on_ray_reach_the_user(

@@ -33,8 +33,8 @@ class DataKeys(Keys):
     )  # fmt: skip
     cluster_map: str = key(
         "",
-        'JSON file of the users\' known clusters, {"user": "cluster"} or {"cluster": ["user"]}, '
-        "instead of those that the data have",
+        'JSON file of the users\' known clusters, {"user": "cluster"} or {"cluster": ["user"]}, or '
+        "the clusters.csv of a run that found some, instead of those that the data have",
     )
     partition: str = key(
         AUTO,

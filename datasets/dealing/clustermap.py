@@ -1,11 +1,14 @@
 """The users' known clusters from a JSON file: {"user": "cluster"} or {"cluster": ["user", ...]}.
 
+Or from a CSV file with the columns user and cluster, such as the clusters.csv of a run that found
+them: so groups that one method finds are known to another.
 Users are named as in the run: as the data name them with partition=natural, else 0, 1, 2, ...
 A user that the map does not name has no known cluster.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Iterable
 from hashlib import blake2b
@@ -37,6 +40,8 @@ def content(file: str) -> bytes:
 
 def read(file: str) -> dict[str, str]:
     """Each user's cluster."""
+    if file.endswith(".csv"):
+        return of_lines(file)
     try:
         # As pairs: a key that is there twice would otherwise lose its first value in silence.
         pairs = json.loads(content(file), object_pairs_hook=Pairs)
@@ -57,6 +62,28 @@ def read(file: str) -> dict[str, str]:
                     f"cluster-map={file}: user {own} is in the clusters {known[own]!r} and "
                     f"{name!r}; a user has one cluster."
                 )
+    return known
+
+
+def of_lines(file: str) -> dict[str, str]:
+    """Each user's cluster by the lines of a CSV file, which are of one method."""
+    try:
+        rows = list(csv.DictReader(content(file).decode("utf-8-sig").splitlines(), strict=True))
+    except (ValueError, csv.Error) as error:
+        raise DataError(f"cluster-map={file}: not CSV ({error}).") from error
+    if not rows or not {"user", "cluster"} <= {*rows[0]}:
+        raise DataError(f"cluster-map={file}: has no lines with the columns user and cluster.")
+    methods = {str(row.get("strategy") or "").partition("+")[0] for row in rows}
+    if len(methods) > 1:
+        raise DataError(
+            f"cluster-map={file}: has the clusters of {', '.join(sorted(methods))}; keep one's "
+            "lines."
+        )
+    known: dict[str, str] = {}
+    for row in rows:
+        own, name = word(row["user"], file), word(row["cluster"], file)
+        if known.setdefault(own, name) != name:
+            raise DataError(f"cluster-map={file}: user {own} is in {known[own]!r} and {name!r}.")
     return known
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from corsage.app.results.csv_files import write_tables
 from corsage.core.errors import ConfigError, DataError
 from corsage.datasets.data_set import check_keys
 from corsage.datasets.dealing import clustermap
@@ -42,6 +43,27 @@ def test_both_forms(mapped):
         data = simulated(mapped(content), 4, 0)
         assert data.clusters == {"0": "n", "2": "s", "3": "7"}
         assert data["1"].cluster is None
+
+
+def test_clusters_that_a_run_found_are_known_to_another(keys, tmp_path):
+    rows = [{"strategy": "cfl", "per_user": {"0": 1.0}, "clusters": {"0": "1", "2": "0"}}]
+    rows.append({"strategy": "cfl+new", "per_user": {}, "clusters": {"3": "0"}})
+    write_tables(tmp_path, rows)
+    own = dataclasses.replace(keys, cluster_map=str(tmp_path / "clusters.csv"))
+    assert simulated(own, 4, 0).clusters == {"0": "1", "2": "0", "3": "0"}
+    for more, said in (
+        ("ifca,1,0", "of cfl, ifca; keep one's"),
+        ("cfl,0,2", "user 0 is in '1' and '2'"),
+        ('cfl,"0', "not CSV"),
+    ):
+        write_tables(tmp_path, rows)
+        with (tmp_path / "clusters.csv").open("a") as file:
+            file.write(more)
+        with pytest.raises(DataError, match=said):
+            simulated(own, 4, 0)
+    (tmp_path / "clusters.csv").write_text("id,group\n1,2\n")
+    with pytest.raises(DataError, match="no lines with the columns user and cluster"):
+        simulated(own, 4, 0)
 
 
 @pytest.mark.parametrize(

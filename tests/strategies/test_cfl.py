@@ -121,11 +121,15 @@ def test_cfl_is_algorithm_3(fraction: float) -> None:
 
 def test_each_condition_alone_prevents_a_cut() -> None:
     keys = {**SPLITTING, "fraction_train": 1.0, "num_rounds": 12}
-    sizes = []
+    sizes, told, largest = [], [], []
     for more in ({}, {"cfl_eps1": 0.0}, {"cfl_eps2": 50.0}, {"cfl_gamma_max": 1.0}):
         strategy, _ = run("cfl", **{**keys, **more})
         sizes.append(len(strategy.state.models))
-    assert sizes[0] > 1 and sizes[1:] == [1, 1, 1]
+        told.append([text for found in strategy.findings() for _, text in found.rows])
+        largest.append(strategy.state.norms[0][1])
+    assert sizes[0] > 1 and sizes[1:] == [1, 1, 1] and not told[0]
+    assert "is not below cfl-eps1=0" in told[1][0] and "cfl-gamma-max=1" in told[3][0]
+    assert f"no |update| is above cfl-eps2=50, the largest is {largest[2]:.3g}" in told[2][0]
 
 
 TWO_KINDS = {"fraction_train": 1.0, "cfl_eps1": 0.6, "cfl_eps2": 1.0, "cfl_gamma_max": 0.4}

@@ -37,9 +37,12 @@ MOST_GROUPS = 5
 LEAST_USERS = 3
 """Users whose likeliest group each is, at least: of fewer nobody could say that they are one."""
 FALSE_ALARMS = 0.05
-"""The level of each test: 1.64 standard errors, and more of few users (Student's t)."""
+"""The level at which groups are taken (1.64 standard errors, and more of few users: Student's t),
+divided by how many numbers of groups may be: each of them is looked at."""
 TRIMMED = 0.1
 """The share of users at each end whom the trimmed mean leaves out."""
+FIRST_APART = 0.3
+"""The deviation of groups' centres at the start, in that of records; it is found with the rest."""
 OF_ONE_USER = 1.0
 """Standard errors of a mean gain that a single user makes, at most."""
 
@@ -85,10 +88,11 @@ class Groups:
 
 @dataclass(frozen=True)
 class Part:
-    """Users' sums in standard units, and the one-centre model fitted to them."""
+    """Users' sums in standard units, the one-centre model fitted to them, and columns in use."""
 
     tree: Tree
     one: Fitted
+    sound: Ints
 
     @property
     def noiseless(self) -> bool:
@@ -100,15 +104,21 @@ class Part:
         """So many groups, from Ward's linkage of the users' models around one centre.
 
         Users differ equally in all directions within them: a covariance of any shape would have
-        some of the groups in it.
+        some of the groups in it. Groups' centres differ as users around one centre do, or equally
+        in all directions, whichever is likelier: groups may be far apart where users seem alike.
         """
         from scipy.cluster.hierarchy import cut_tree, linkage
 
-        users, centre = self.one.found.known()
-        away = users.mean - centre.mean
+        users, (own, centre) = self.tree.users, self.one.found.known()
+        round_ = FIRST_APART * np.eye(users.b.shape[1])[:, self.sound]
+        roots = [root for root in (self.one.roots[0][0], round_) if root.any()]
+        away = own.mean - centre.mean
+        if not away.any():
+            away = times(Told.of(users, round_).v, users.b - times(users.a, centre.mean))
         labels = cut_tree(linkage(away, "ward"), n_clusters=[count])[:, 0]
-        top = OneCentre(centre.mean[0], self.one.roots[0][0], self.one.found.middle.sigma2)
-        return mixture(self.tree.users, self.tree.records, top, labels, ONE).known
+        tops = [OneCentre(centre.mean[0], root, self.one.found.middle.sigma2) for root in roots]
+        found = [mixture(users, self.tree.records, top, labels, ONE) for top in tops]
+        return max(found, key=lambda own: own.bound).known
 
 
 def found_groups(folds: list[Sums], counts: Floats, keys: Floats, intercept: bool) -> Groups:
@@ -128,7 +138,7 @@ def found_groups(folds: list[Sums], counts: Floats, keys: Floats, intercept: boo
     units, whole, held = standard(folds, counts, intercept)
     some = np.flatnonzero(units.sound)
     tree = Tree(whole, levels_of(np.zeros(n, np.int64), 1), counts.sum(0))
-    part = Part(tree, chosen(tree, keys, some)[0])
+    part = Part(tree, chosen(tree, keys, some)[0], some)
     rests = [without(part, own, count) for own, count in zip(held, counts, strict=True)]
     if any(each.noiseless for each in (part, *rests)):
         return Groups([], None)
@@ -172,7 +182,7 @@ def without(part: Part, fold: Sums, counts: Floats) -> Part:
     """The same without a fold's records, fitted anew."""
     users = Sums(*(all_ - own for all_, own in zip(part.tree.users, fold, strict=True)))
     tree = Tree(users, part.tree.levels, part.tree.counts - counts)
-    return Part(tree, searched(tree, part.one.shapes, part.one.x, CLOSE))
+    return Part(tree, searched(tree, part.one.shapes, part.one.x, CLOSE), part.sound)
 
 
 def errors(held: list[Sums], models: list[Floats]) -> Floats:
@@ -219,7 +229,8 @@ def taken(tried: list[Tried], lost: list[Floats]) -> int | None:
     """The place of the number that is taken; None: one centre."""
     from scipy.stats import t
 
-    least = float(t.isf(FALSE_ALARMS, len(lost[0]) - 1))
+    looked_at = max(sum(own.likely for own in tried), 1)
+    least = float(t.isf(FALSE_ALARMS / looked_at, len(lost[0]) - 1))
     paying = [
         k
         for k, own in enumerate(tried)

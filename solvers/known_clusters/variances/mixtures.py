@@ -2,12 +2,14 @@
 
     theta_i ~ sum_k pi_k N(w_k, sigma^2 L L'),   w_k ~ N(wbar, sigma^2 R R'),
 
-where wbar and R are the centre and the root of the one-centre model (tree.py, whose A, b, yy, P, q
-these are). The w_k are integrated out, as in restricted likelihood: without, more groups would
-always be likelier. A user's group and the w_k are taken to be independent given the data
-(variational EM: Bishop 2006, 10.2); with one group it is exact. Every step raises the bound. EM
-takes forever to a deviation of 0, which users of a group may have: so L is also tried further on
-the way that it went, twice as far each time that it helped (Salakhutdinov and Roweis 2003).
+where wbar is the centre of the one-centre model (tree.py, whose A, b, yy, P, q these are), and R
+is known but for its size, which is found with the rest: groups may be far apart where users
+around one centre seem alike. The w_k are integrated out, as in restricted likelihood: without,
+more groups would always be likelier. A user's group and the w_k are taken to be independent given
+the data (variational EM: Bishop 2006, 10.2); with one group it is exact. Every step raises the
+bound. EM takes forever to a deviation of 0, which users of a group may have: so L is also tried
+further on the way that it went, twice as far each time that it helped (Salakhutdinov and
+Roweis 2003).
 """
 
 from __future__ import annotations
@@ -30,11 +32,13 @@ WITHIN = 0.3
 FIRST_MEMBERSHIP = 0.9
 """The membership in a group of who begins in it."""
 NEARLY_NONE = 1e-300
+FARTHEST = 30.0
+"""The logarithm of the factor by which L is tried further at once, at most: more overflows."""
 
 
 @dataclass(frozen=True)
 class OneCentre:
-    """wbar (d,), R (d, r) and sigma^2 of the model of one centre."""
+    """wbar (d,) and sigma^2 of the model of one centre; where groups' centres are around it, R."""
 
     centre: Floats
     root: Floats
@@ -76,6 +80,7 @@ class Mixture:
     sigma2 : of the noise.
     unsure : the covariances of the w_k over sigma^2 (k, d, d).
     bound : of the log likelihood, from below.
+    apart : what R is to be multiplied by for its expected likelihood to be the largest.
     """
 
     shares: Floats
@@ -84,6 +89,7 @@ class Mixture:
     sigma2: float
     unsure: Floats | None = None
     bound: float = -np.inf
+    apart: float = 1.0
 
     def members(self, told: Told) -> Floats:
         """The probability of each user to be of each group (n, k)."""
@@ -140,7 +146,9 @@ def steps(
             return  # in groups without noise the bound has no top
         before, root = now.bound, around(users, told, now, member, kind)
         ahead = float(np.linalg.norm(root) / max(float(np.linalg.norm(now.root)), NEARLY_NONE))
-        found = [at(now, root), at(now, root * ahead**further)]
+        far = min(further, FARTHEST / max(abs(float(np.log(max(ahead, NEARLY_NONE)))), NEARLY_NONE))
+        one = replace(one, root=one.root * now.apart)
+        found = [at(now, root), at(now, root * ahead**far)]
         further = 2 * further if found[1][2].bound > found[0][2].bound else 1.0
         told, member, now = max(found, key=lambda one: one[2].bound)
 
@@ -167,8 +175,10 @@ def centred(
     bound = float((member * np.log(shares / np.maximum(member, NEARLY_NONE))).sum())
     bound -= float(told.said.ld.sum() + np.linalg.slogdet(h)[1].sum()) / 2
     bound -= records / 2 * (np.log(2 * np.pi * sigma2) + 1)
-    unsure = one.root @ np.linalg.inv(h) @ one.root.T
-    return Mixture(shares, w, root, sigma2, unsure, bound)
+    inverse = np.linalg.inv(h)
+    unsure = one.root @ inverse @ one.root.T
+    wide = np.square(away).sum() / sigma2 + np.einsum("kii->", inverse)
+    return Mixture(shares, w, root, sigma2, unsure, bound, float(np.sqrt(wide / away.size)))
 
 
 def around(users: Sums, told: Told, now: Mixture, member: Floats, kind: str) -> Floats:

@@ -188,9 +188,13 @@ def test_labels_without_noise_end_the_search() -> None:
     assert not found_groups(*none.folds, np.arange(20) / 20, True).tried
 
 
-def by_rows(rows: Rows, root: Floats, member: Floats) -> tuple[Floats, Floats, float]:
-    """Centres, how unsure they are, and the noise, user by user (ONE's is the prior)."""
-    tie, k = np.linalg.inv(ONE.root @ ONE.root.T), member.shape[1]
+def by_rows(
+    rows: Rows, root: Floats, member: Floats, apart: float
+) -> tuple[Floats, Floats, float, float]:
+    """Centres, how unsure they are, and the noise, user by user (ONE's is the prior, so far apart);
+    then how far apart the centres are expected to be.
+    """
+    tie, k = np.linalg.inv(ONE.root @ ONE.root.T) / apart**2, member.shape[1]
     p, q = np.array([tie] * k), np.array([tie @ ONE.centre] * k)
     users = range(len(member))
     for user in users:
@@ -202,7 +206,10 @@ def by_rows(rows: Rows, root: Floats, member: Floats) -> tuple[Floats, Floats, f
     for user in users:
         x, y, v = of_user(rows, user, root)
         square += sum(member[user, j] * (y - x @ w[j]) @ v @ (y - x @ w[j]) for j in range(k))
-    return w, unsure, square / len(rows.y)
+    sigma2 = square / len(rows.y)
+    size = [(own - ONE.centre) @ tie @ (own - ONE.centre) / sigma2 for own in w]
+    wide = np.mean(size) + np.mean([np.trace(tie @ own) for own in unsure])
+    return w, unsure, sigma2, apart * float(np.sqrt(wide / 3))
 
 
 def of_user(rows: Rows, user: int, root: Floats) -> tuple[Floats, Floats, Floats]:
@@ -229,9 +236,9 @@ def test_steps_are_those_of_a_plain_loop_over_rows() -> None:
     rows = drawn(6, n=9)
     found = list(steps(rows.sums(...), len(rows.y), ONE, rows.group, "one"))
     member = np.full((9, 3), 0.05)
-    member[range(9), rows.group] = 0.9
+    member[range(9), rows.group], apart = 0.9, 1.0
     for before, after in itertools.pairwise(found):
-        w, unsure, sigma2 = by_rows(rows, before.root, member)
+        w, unsure, sigma2, apart = by_rows(rows, before.root, member, apart)
         assert before.centres == pytest.approx(w) and before.sigma2 == pytest.approx(sigma2)
         assert before.shares == pytest.approx(member.mean(0))
         size, tie = before.root[0, 0], np.linalg.inv(before.root @ before.root.T)
@@ -244,7 +251,7 @@ def test_steps_are_those_of_a_plain_loop_over_rows() -> None:
                 second = mean @ mean / sigma2 + np.trace(v + gain @ unsure[j] @ gain.T)
                 squares += member[user, j] * second / 27
         further = np.log(after.root[0, 0] / size) / np.log(np.sqrt(squares) / size) - 1
-        assert further == pytest.approx(0) or np.log2(further) == pytest.approx(
+        assert further == pytest.approx(0, abs=1e-8) or np.log2(further) == pytest.approx(
             round(np.log2(further)), abs=1e-6
         )
         member = members_by_rows(rows, before, after.root)

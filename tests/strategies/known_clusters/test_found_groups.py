@@ -9,14 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import ArrayRecord, ConfigRecord
 
+from corsage.app.client_app import app
 from corsage.app.command import run
 from corsage.app.fitting import fit
+from corsage.app.local_grid import LocalGrid
 from corsage.app.run.loaded import load
 from corsage.core.errors import ConfigError
+from corsage.strategies import strategy_class
 from corsage.strategies.known_clusters.found_groups import UNLIKELY, findings, variances
 from corsage.strategies.known_clusters.mixed_state import FoundGroups
-from tests.support.federations import federate, reference
+from corsage.strategies.rounds.base import Strategy
+from tests.support.federations import federate, reference, settings
 from tests.support.known_users import HIERARCHICAL
 
 FOUND: dict[str, Any] = {
@@ -47,6 +52,37 @@ def test_groups_are_found_in_one_exchange_whatever_the_nodes() -> None:
     assert {f"p_group_{k}" for k in (1, 2, 3)} <= {*members}
     first = [sum(members[f"p_group_{k}"][user] for k in (1, 2, 3)) for user in known]
     assert first == pytest.approx([1.0] * 36, abs=1e-3)
+
+
+@pytest.mark.parametrize("lost", ["after the sums", "with the sums", "with the models"])
+def test_a_server_that_died_on_the_way_to_the_groups_ends_with_the_same(
+    lost: str, tmp_path: Path
+) -> None:
+    """It begins anew among the same users, who may have answered, and have models already."""
+    wanted, *_ = reference("mixed-model", **FOUND)
+    grid, none = LocalGrid(app, 3), ConfigRecord()
+
+    def fresh() -> Strategy[Any, Any]:
+        strategy = strategy_class("mixed-model")(settings("mixed-model", **FOUND), [], "dies")
+        strategy.job.state_dir = str(tmp_path)
+        return strategy
+
+    def asked(strategy: Strategy[Any, Any]) -> Any:
+        messages = list(strategy.configure_train(1, ArrayRecord(), none, grid))
+        return grid.send_and_receive(messages) if messages else None
+
+    dead = fresh()
+    replies = asked(dead)
+    if lost != "with the sums":
+        dead.aggregate_train(1, replies)
+    if lost == "with the models":
+        asked(dead)
+    strategy = fresh()
+    while strategy.progress.round < 1 and (replies := asked(strategy)) is not None:
+        strategy.aggregate_train(1, replies)
+    assert strategy.progress.round == 1 and strategy.state.groups.of == wanted.state.groups.of
+    for name, array in wanted.state.groups.arrays.items():
+        assert np.array_equal(array, strategy.state.groups.arrays[name])
 
 
 def test_they_are_as_good_as_known_ones_and_of_one_cluster_there_is_one_centre() -> None:
