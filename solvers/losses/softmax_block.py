@@ -187,8 +187,7 @@ class SoftmaxBlock:
 
         def gradient(z: Tensor) -> Tensor:
             at = models(z)
-            g = back(slopes(torch.bmm(rows, at.mT), self.y), at) - unit * pull
-            return (g - g.mean(1, keepdim=True)).flatten(1)
+            return apart(back(slopes(torch.bmm(rows, at.mT), self.y), at) - unit * pull)
 
         def solve(z: Tensor, damping: Tensor, right: Tensor) -> Tensor:
             told, size = torch.bmm(rows, models(z).mT).softmax(2), right.shape[1]
@@ -211,7 +210,7 @@ class SoftmaxBlock:
                 at = models(p)
                 moved = told * torch.bmm(rows, at.mT)
                 scores = moved - told * moved.sum(2, keepdim=True)
-                return back(scores, at).flatten(1) + damping[:, None] * p
+                return apart(back(scores, at)) + damping[:, None] * p
 
             left = (lengths(right) / force.clamp(min=torch.finfo(right.dtype).tiny)).sqrt()
             step, far = conjugate_gradients(product, right, left.clamp(CLOSE_ENOUGH, LOOSE))
@@ -246,6 +245,15 @@ def by_class(x: Tensor, classes: int, width: int) -> Tensor:
 def flat(models: Tensor, width: int) -> Tensor:
     """The way back."""
     return torch.cat([models[:, :, :width].flatten(1), models[:, :, width:].flatten(1)], 1)
+
+
+def apart(models: Tensor) -> Tensor:
+    """Models (users, C, r) without what their classes have in common, as rows.
+
+    Conjugate gradients, too, keep to these: what is in common is hardly held, so rounding errors
+    grow there, where no slope shows them.
+    """
+    return (models - models.mean(1, keepdim=True)).flatten(1)
 
 
 def slopes(scores: Tensor, y: Tensor) -> Tensor:
