@@ -102,7 +102,7 @@ class ConvexClusteringClient(FoldedClient):
     def prox(self, got: Got) -> Sent:
         """(16): x_i; a user without neighbours (kappa 0) minimises f_i alone."""
         p, kappa = self.tensor(got.rows["p"]), self.tensor(got.rows["kappa"])
-        x = self.problem.prox(p, torch.where(kappa > 0, kappa, 1.0), start=p)
+        x = self.problem.prox(p, torch.where(kappa > 0, kappa, 1.0))
         if bool((kappa == 0).any()):
             best = self.problem.minimise(start=p)
             x = torch.where((kappa == 0)[:, None] & best.isfinite(), best, x)

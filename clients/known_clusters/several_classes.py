@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
 
 def begin(client: MixedModelClient, got: Got) -> Sent:
-    """Sum of z z' over a cohort's users, as their losses weigh them, and the sum of all rows."""
+    """Sum of z z' over a cohort's users, as their losses weigh them, and the weight of classes."""
     d = client.network.whole.stop // client.task.num_classes
-    found: Floats = np.zeros((d, d))
+    found, classes = np.zeros((d, d)), np.zeros(client.task.num_classes)
     for block in blocks(client, told=True, fold=NO_FOLD):
         found = found + torch.einsum("nm,nmd,nme->de", block.weight, block.z, block.z).cpu().numpy()
-    return Sent(rows={"squares": pack(found)}, metrics=dict(client.floored))
+        classes += torch.einsum("nm,nmc->c", block.weight, block.y).cpu().numpy()
+    return Sent(rows={"squares": pack(found), "classes": classes}, metrics=dict(client.floored))
 
 
 def sums(client: MixedModelClient, got: Got) -> Sent:

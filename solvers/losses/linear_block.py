@@ -181,12 +181,6 @@ class Block:
         functions = Functions(gradient, by_matrix(hessian), _trace(unit), force, coercive=True)
         return unit * users_newton.minimise(functions, start / unit)[0]
 
-    def nearer(self, centre: Tensor, kappa: Tensor) -> Tensor:
-        """The centre or 0, where the function of the prox is less: with little kappa often 0."""
-        zero = torch.zeros_like(centre)
-        worse = self.value(centre) > self.value(zero) + kappa / 2 * centre.square().sum(1)
-        return torch.where(worse[:, None], zero, centre)
-
     def minimise(self, slope: Tensor, start: Tensor) -> Tensor:
         """argmin f_i(x) + <slope_i, x>; NaN if none is found."""
         unit, flat = self.unit(), self._flat

@@ -149,7 +149,7 @@ class LinearLosses(Ragged[Block]):
             return self.quadratic().prox(centre, kappa)
         kappa = torch.as_tensor(kappa, dtype=self.dtype, device=self.device).expand(self.n)
         if start is None:
-            start = self._run(Block.nearer, centre, kappa)
+            start = self._nearer(centre, kappa)
         return self._run(Block.prox, centre, kappa, start)
 
     def rooted(self, root: Tensor, centre: Tensor, start: Tensor) -> Tensor:

@@ -176,6 +176,12 @@ class Ragged(Generic[B]):
         """The Hessians of quadratics through f_i(x_i), with its gradient, that f_i is below."""
         return self._run(lambda block, own: block.above(own), x)
 
+    def _nearer(self, centre: Tensor, kappa: Tensor) -> Tensor:
+        """The centre or 0, where the function of the prox is less: with little kappa often 0."""
+        zero = torch.zeros_like(centre)
+        worse = self.value(centre) > self.value(zero) + kappa / 2 * centre.square().sum(1)
+        return torch.where(worse[:, None], zero, centre)
+
     @cached_property
     def _smoothness(self) -> Tensor:
         return self._run(lambda block: block.smoothness)

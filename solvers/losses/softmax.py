@@ -109,9 +109,9 @@ class SoftmaxLosses(Ragged[SoftmaxBlock]):
         return self._coercive
 
     def prox(self, centre: Tensor, kappa: Tensor | float, start: Tensor | None = None) -> Tensor:
-        """argmin f_i(x) + kappa_i/2 |x - centre_i|^2, from `start` (or centre) on."""
+        """argmin f_i(x) + kappa_i/2 |x - centre_i|^2, from `start` (or centre or 0) on."""
         kappa = torch.as_tensor(kappa, dtype=self.dtype, device=self.device).expand(self.n)
-        start = centre if start is None else start
+        start = self._nearer(centre, kappa) if start is None else start
         return self._run(lambda block, *own: block.prox(*own), centre, kappa, start)
 
     def minimise(self, slope: Tensor | None = None, start: Tensor | None = None) -> Tensor:

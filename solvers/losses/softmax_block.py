@@ -1,13 +1,12 @@
 """Multinomial losses of users with about as many samples each, all at once.
 
 Minimisers are sought along the axes of a user's own rows, in units in which the bound on the
-curvature, (I - 11'/C)/2 for each sample (Böhning 1992), is 1: by matrices, or where these would be
-large by conjugate gradients, which take products with the Hessian.
+curvature, (I - 11'/C)/2 for each sample (Böhning 1992), is 1: by matrices of few numbers, else by
+conjugate gradients, which take products with the Hessian and know its blocks of a class each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache, cached_property
 from logging import getLogger
 
@@ -19,11 +18,11 @@ from corsage.core.arrays import Ints
 from corsage.solvers.losses import users_newton
 from corsage.solvers.losses.linear_block import EXACT_COLUMNS, SETTLED
 from corsage.solvers.losses.padded import pad
-from corsage.solvers.losses.users_newton import Functions, lengths, thin
+from corsage.solvers.losses.users_newton import Functions, Map, lengths, thin
 
 MOST_CURVED = 0.5
 """The largest curvature in a sample's scores."""
-MOST_WITH_MATRICES = 600
+MOST_WITH_MATRICES = 50
 """Numbers of a user's model, along the axes of its rows, up to which systems are solved at once."""
 MOST_WITH_ONE_MATRIX = 3000
 """The same where conjugate gradients do not come to their end: user by user."""
@@ -187,8 +186,7 @@ class SoftmaxBlock:
 
         def gradient(z: Tensor) -> Tensor:
             at = models(z)
-            g = back(slopes(torch.bmm(rows, at.mT), self.y), at) - unit * pull
-            return (g - g.mean(1, keepdim=True)).flatten(1)
+            return apart(back(slopes(torch.bmm(rows, at.mT), self.y), at) - unit * pull)
 
         def solve(z: Tensor, damping: Tensor, right: Tensor) -> Tensor:
             told, size = torch.bmm(rows, models(z).mT).softmax(2), right.shape[1]
@@ -211,10 +209,15 @@ class SoftmaxBlock:
                 at = models(p)
                 moved = told * torch.bmm(rows, at.mT)
                 scores = moved - told * moved.sum(2, keepdim=True)
-                return back(scores, at).flatten(1) + damping[:, None] * p
+                return apart(back(scores, at)) + damping[:, None] * p
 
+            known: Map = torch.Tensor.clone
+            if shape[1] * shape[2] ** 2 <= MOST_WITH_ONE_MATRIX**2:
+                own = weight * unit.square() + damping[:, None, None] + thin(right.dtype)
+                known = by_class_alone(self.share * told * (1 - told), rows * unit, own)
             left = (lengths(right) / force.clamp(min=torch.finfo(right.dtype).tiny)).sqrt()
-            step, far = conjugate_gradients(product, right, left.clamp(CLOSE_ENOUGH, LOOSE))
+            left = left.clamp(CLOSE_ENOUGH, LOOSE)
+            step, far = conjugate_gradients(product, known, right, left)
             for user in far.nonzero() if size <= MOST_WITH_ONE_MATRIX else ():
                 step[user] = by_matrices(user)
             return step
@@ -248,6 +251,15 @@ def flat(models: Tensor, width: int) -> Tensor:
     return torch.cat([models[:, :, :width].flatten(1), models[:, :, width:].flatten(1)], 1)
 
 
+def apart(models: Tensor) -> Tensor:
+    """Models (users, C, r) without what their classes have in common, as rows.
+
+    Conjugate gradients, too, keep to these: what is in common is hardly held, so rounding errors
+    grow there, where no slope shows them.
+    """
+    return (models - models.mean(1, keepdim=True)).flatten(1)
+
+
 def slopes(scores: Tensor, y: Tensor) -> Tensor:
     """softmax - y; of the right class as what the others have, which may be far below 1."""
     others = scores.softmax(-1) * (1 - y)
@@ -273,22 +285,42 @@ def solved(h: Tensor, right: Tensor) -> Tensor:
     return torch.cholesky_solve(right[..., None], factor)[..., 0]
 
 
+def by_class_alone(weights: Tensor, a: Tensor, own: Tensor) -> Map:
+    """What a Hessian's inverse is near to: that of its blocks of one class each.
+
+    Parameters
+    ----------
+    weights : curvature of a row in each class's score (users, m, C).
+    a : rows (users, m, r).
+    own : what is added on the diagonals (users, 1, r).
+    """
+    h = (weights.mT[..., None] * a[:, None]).mT @ a[:, None]
+    h.diagonal(dim1=2, dim2=3).add_(own)
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky_ex(h)[0])
+    return lambda rest: apart((inverse @ rest.view(*h.shape[:3], 1))[..., 0])
+
+
 def conjugate_gradients(
-    product: Callable[[Tensor], Tensor], right: Tensor, left: Tensor
+    product: Map, known: Map, right: Tensor, left: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """x of product(x) = right for every user (n, d), and whose |rest| is above left |right|."""
+    """x of product(x) = right for every user (n, d), and whose |rest| is above left |right|.
+
+    `known` is a product with what is near to the inverse.
+    """
     x, rest = torch.zeros_like(right), right
-    along, size = right, right.square().sum(1)
-    enough = left.square() * size
+    along = known(rest)
+    size = (rest * along).sum(1)
+    enough = left * lengths(right)
     for _ in range(MOST_PRODUCTS):
-        going = size > enough
+        going = lengths(rest) > enough
         if not going.any():
             break
         bent = product(along)
         curved = (along * bent).sum(1)
         length = torch.where(going & (curved > 0), size / curved, 0)[:, None]
         x, rest = x + length * along, rest - length * bent
-        after = rest.square().sum(1)
-        along = rest + torch.where(going, after / size, 0)[:, None] * along
+        nearly = known(rest)
+        after = (rest * nearly).sum(1)
+        along = nearly + torch.where(going, after / size, 0)[:, None] * along
         size = after
-    return x, size > enough
+    return x, lengths(rest) > enough

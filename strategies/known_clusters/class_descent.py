@@ -70,27 +70,37 @@ class Descents:
     Attributes
     ----------
     names, squares : the clusters that problems are of, with their sum z z' (k, d, d).
+    weights : of all records of each class (C,).
     """
 
     def __init__(self, job: Job, asked: Present, shape: Shape) -> None:
         self.job, self.asked, self.shape = job, asked, shape
         self.names, self.squares = list[str](), np.zeros((0, shape.d, shape.d))
+        self.weights = np.zeros(shape.classes)
 
     def begin(self) -> Script[Replies]:
-        """Ask for the squares."""
+        """Ask for the squares, and how much there is of each class."""
         d = self.shape.d
-        template = {"squares": np.zeros(d * (d + 1) // 2)}
+        template = {"squares": np.zeros(d * (d + 1) // 2), "classes": self.weights}
         answers, replies = yield from self._ask(
             ASK_SQUARES, lambda _: {}, template, (AVERAGED, WITHHELD)
         )
         note_floor(self.job, [answer for own in answers.values() for answer in own])
         self.names = [*answers]
-        self.squares = unpack(np.stack([added(own)["squares"] for own in answers.values()]), d)
+        sums = [added(own) for own in answers.values()]
+        self.squares = unpack(np.stack([own["squares"] for own in sums]), d)
+        self.weights = np.sum([own["classes"] for own in sums], axis=0)
         return replies
 
-    def descend(self, candidates: list[Candidate], told: Told, enough: float) -> Script[None]:
+    def descend(
+        self,
+        candidates: list[Candidate],
+        told: Told,
+        enough: float,
+        most: int = MOST_DESCENT_EXCHANGES,
+    ) -> Script[None]:
         """Go down with all of them, side by side, until `enough` of the first slope is left."""
-        for _ in range(MOST_DESCENT_EXCHANGES):
+        for _ in range(most):
             going = [one for one in candidates if not one.over(enough)]
             if not going:
                 return
@@ -101,6 +111,12 @@ class Descents:
                     one.descent = Descent(one.descent.at, one.descent.first)
             for place, one in enumerate(going):
                 self._tell(one, place, sums)
+
+    def falls(self, one: Candidate, told: Told) -> Script[bool]:
+        """True if twice the numbers are better: then there is no minimum to go down to."""
+        there = Candidate(one.strength, one.centres, Descent(2 * one.descent.at), one.fold)
+        yield from self.descend([there], told, 0.0, most=1)
+        return there.descent.value < one.descent.value
 
     def _sums(self, going: list[Candidate], told: Told) -> Script[dict[str, Arrays]]:
         """Users' sums where candidates want to look, of each cluster that answers."""

@@ -16,19 +16,23 @@ one. Where both strengths are numbers, or `ridge` is, (2.3) is solved as it is.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 
 import numpy as np
 
 from corsage.core.arrays import Arrays, Floats
-from corsage.core.errors import ConfigError
+from corsage.core.errors import ConfigError, ModelError
 from corsage.core.messages.replies import Replies
 from corsage.solvers.known_clusters.centre_descent import Centres, Descent
 from corsage.solvers.known_clusters.multinomial import NO_FOLD
 from corsage.strategies.known_clusters.aside import UNGUARDED
-from corsage.strategies.known_clusters.class_descent import Descents, Shape
+from corsage.strategies.known_clusters.class_descent import (
+    MOST_DESCENT_EXCHANGES,
+    Descents,
+    Shape,
+    Told,
+)
 from corsage.strategies.known_clusters.class_strengths import (
     STRENGTH_GRID,
     Candidate,
@@ -48,10 +52,13 @@ LEFT_OUT_FOLDS = 2
 """The folds that are left out for it, one by one."""
 ROUGH_SLOPE = 0.02
 """The share of the first slope at which a candidate is judged."""
+UNSETTLED_CLASSES = "; not settled: weak strengths take long"
 ENDLESS_CLASSES = (
-    "; not settled: weak strengths take long, and where classes can be told apart without error "
-    "there is no end; ridge=0.001 makes one"
+    "known-gamma, known-lambda: all users' classes can be told apart without error, so the centres "
+    "grow without end and are where the descent stopped; ridge=0.001 makes a minimum"
 )
+CHECKED_EVERY = 100
+"""Exchanges of a descent between looks at whether it has an end."""
 
 
 class ClassesSolution(MixedSolution):
@@ -106,19 +113,43 @@ class ClassesSolution(MixedSolution):
         self.state.enter(None)
         rounds = Descents(self.job, self.present, self.shape)
         replies = yield from rounds.begin()
+        self._name_classes_of_nobody(rounds.weights)
         scale = Scale.of(rounds.squares.sum(0), self.intercept, self._share)
         strength, best = self._given(scale), list[Candidate]()
         for name in self._searched(strength):
             best = yield from self._better(name, rounds, scale, strength, best)
             strength = best[0].strength
         final = self._candidate(rounds, scale, strength, NO_FOLD, *best[:1])
-        yield from rounds.descend([final], self._told(scale), self.enough)
+        yield from self._descended(rounds, final, self._told(scale))
         self._found(final, scale, rounds.names)
         self.state.done = len(rounds.asked.cohorts) == len(self.present.cohorts)
         if self.delivers:
             delivery = partial(self.shown, deliver=True)
             yield ask_each(self.job, self.present, delivery, counted=True)
         return replies
+
+    def _name_classes_of_nobody(self, weights: Floats) -> None:
+        """Say which classes nobody has a record of; without rho or ridge there is no minimum."""
+        if not (none := np.flatnonzero(weights <= 0)).size:
+            return
+        who = f"no user has a record of class {', '.join(map(str, none.tolist()))}"
+        if not (self.keys.estimated or self.ends or self.job.config.model.ridge):
+            raise ModelError(
+                f"{self.job.name}: {who}, whose scores would fall for ever: number the classes "
+                "from 0 on without gaps, or set ridge=0.001."
+            )
+        self.job.note(f"{who}: models have scores of it all the same")
+
+    def _descended(self, rounds: Descents, final: Candidate, told: Told) -> Script[None]:
+        """Go down to the end, if there is one: given strengths without a ridge may have none."""
+        may_fall = not (final.centres.rho.any() or self.job.config.model.ridge)
+        for _ in range(MOST_DESCENT_EXCHANGES // CHECKED_EVERY):
+            yield from rounds.descend([final], told, self.enough, CHECKED_EVERY)
+            if may_fall and (yield from rounds.falls(final, told)):
+                self.job.note(ENDLESS_CLASSES)
+                return
+            if final.over(self.enough):
+                return
 
     @property
     def intercept(self) -> bool:
@@ -234,8 +265,8 @@ class ClassesSolution(MixedSolution):
 
     @property
     def _unsettled(self) -> str:
-        """The advice where there is no end."""
-        return ENDLESS_CLASSES if self.state.change > self.enough else ""
+        """The reason why some is left."""
+        return UNSETTLED_CLASSES if self.state.change > self.enough else ""
 
     def _table(self, strength: Strength, scale: Scale) -> list[tuple[str, str]]:
         """The strengths as they are in (2.3), and where they are from."""
@@ -259,7 +290,7 @@ class ClassesSolution(MixedSolution):
 
     # What users are told.
 
-    def _told(self, scale: Scale) -> Callable[[Cohort, Strength], tuple[Floats, float]]:
+    def _told(self, scale: Scale) -> Told:
         """The pulls and the ridge of a cohort's users, of strengths in these units."""
         return partial(self._strengths, scale=scale)
 

@@ -23,6 +23,13 @@ def softmax(classes=4, p=5, scale="sum", ridge=0.3, intercept=True, sizes=SIZES,
     )
 
 
+def easily_told_apart():
+    """20 records a user of 3 of 10 classes, told apart by 20 features that fall off by 200."""
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(80, 20))) * 5
+    x *= 0.75 ** torch.arange(20)
+    return SoftmaxLosses(x, x[:, :3].argmax(1), [20] * 4, classes=10, scale="mean")
+
+
 def drawn(losses, seed=1):
     return torch.from_numpy(np.random.default_rng(seed).normal(size=(losses.n, losses.d)))
 
@@ -70,6 +77,17 @@ def test_a_proximal_step_leaves_no_gradient(losses, kappa):
         left = losses.gradient(x) + kappa * (x - centre)
         size = losses.gradient(torch.zeros_like(x)).norm(dim=1) + kappa * centre.norm(dim=1)
         assert (left.norm(dim=1) <= 1e-10 * size).all()
+
+
+def test_conjugate_gradients_leave_no_gradient_in_what_classes_have_in_common(monkeypatch):
+    """A weak pull leaves rounding room to grow; users would seem to contradict themselves."""
+    losses = easily_told_apart()
+    monkeypatch.setattr(softmax_block, "MOST_WITH_MATRICES", 0)
+    monkeypatch.setattr(softmax_block, "MOST_WITH_ONE_MATRIX", 0)
+    centre = 3 * drawn(losses)
+    x = losses.prox(centre, 1e-3)
+    slope = 1e-3 * (centre - x)
+    assert ((losses.gradient(x) - slope).norm(dim=1) <= 1e-7 * slope.norm(dim=1)).all()
 
 
 def test_units_that_are_far_apart_are_no_obstacle(monkeypatch, caplog):

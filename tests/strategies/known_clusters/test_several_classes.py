@@ -13,7 +13,7 @@ from scipy.special import logsumexp
 from corsage.app.fitting import fit
 from corsage.clients.known_clusters import several_classes
 from corsage.core.arrays import Floats, Ints
-from corsage.core.errors import ConfigError
+from corsage.core.errors import ConfigError, ModelError
 from corsage.core.messages.wire import Task
 from corsage.core.registry import ALGORITHMS, source
 from corsage.solvers.known_clusters.multinomial import NO_FOLD
@@ -112,6 +112,37 @@ def test_the_ends_are_one_model_one_a_cluster_and_one_a_user(file: dict[str, Any
         log = scores - logsumexp(scores, 1, keepdims=True)
         losses.append(-log[np.arange(len(log)), y[rows]].mean())
     assert alone == pytest.approx(np.mean(losses), abs=1e-5)
+
+
+def told_apart(file: dict[str, Any], far: float, numbers: tuple[int, ...]) -> dict[str, Any]:
+    """A file of 8 users of three classes, so numbered and so far from each other."""
+    rng = np.random.default_rng(0)
+    y = np.tile(np.arange(3), 40)
+    x = far * np.eye(3)[y] + rng.standard_normal((120, 3))
+    np.savez(file["data_file"], x=x, y=np.array(numbers)[y], user=np.repeat(np.arange(8), 15))
+    return {**file, "cluster_column": "", "known_gamma": 1, "known_lambda": 1, "num_rounds": 1}
+
+
+@pytest.mark.parametrize(
+    ("far", "ridge", "named"), [(20, 0, True), (20, 0.001, False), (1, 0, False)]
+)
+def test_a_problem_without_a_minimum_is_named(
+    far: float, ridge: float, named: bool, file: dict[str, Any]
+) -> None:
+    """Twice the centres are better where classes lie apart, and nothing holds them."""
+    keys = told_apart(file, far, (0, 1, 2))
+    _, result, notes = federate("mixed-model", **keys, ridge=ridge)
+    assert any("grow without end" in note for note in notes.notes) == named
+    assert np.isfinite(result.summaries[0].loss.mean)
+
+
+def test_classes_of_nobody_are_named(file: dict[str, Any]) -> None:
+    """Without rho or ridge their scores would fall for ever."""
+    keys = told_apart(file, 1, (0, 2, 4))
+    with pytest.raises(ModelError, match="no user has a record of class 1, 3"):
+        federate("mixed-model", **keys)
+    notes = federate("mixed-model", **keys, ridge=0.1)[2]
+    assert any("no user has a record of class 1, 3: models" in note for note in notes.notes)
 
 
 @pytest.mark.parametrize("name", SIBLINGS)
