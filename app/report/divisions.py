@@ -97,7 +97,8 @@ def division(
     """
     groups = grouped(own)
     if alone(own):
-        tree = [drawing(trees[n], dict.fromkeys(groups, 1)) for n in names if n in trees][:1]
+        alone_there = {cluster: user for user, cluster in own.items()}
+        tree = [drawing(trees[n], alone_there) for n in names if n in trees][:1]
         return (
             f'<section class="division"><h3>{escape(", ".join(names))}: no clusters</h3>\n'
             f'<p class="soft">Every user is by itself.</p>\n{"".join(tree)}</section>'
@@ -127,9 +128,9 @@ def division(
         lines.append(
             f"<p>and {len(groups) - len(shown)} smaller clusters: clusters.csv has all.</p>"
         )
-    coloured = f" Colours are the clusters of {', '.join(other[0])}." if other else ""
-    counts = {name: len(users) for name, users in groups.items()}
-    lines += [drawing(trees[name], counts) for name in names if name in trees][:1]
+    coloured = f" Colours are the clusters {of_whom(other[0])}." if other else ""
+    rows = {name: f"{called(name)} ({len(users):,})" for name, users in groups.items()}
+    lines += [drawing(trees[name], rows) for name in names if name in trees][:1]
     title = f"{', '.join(names)}: {len(groups)} cluster{'s' * (len(groups) != 1)}"
     dots = "A square a user." if len(own) <= SQUARES else "A bar is the share of all users."
     return (
@@ -137,6 +138,16 @@ def division(
         f"{escape(coloured)} Open a cluster to see who is in it.</p>\n{chr(10).join(lines)}"
         "</section>"
     )
+
+
+def called(name: str) -> str:
+    """A cluster by its number or name; groups that were found are called that already."""
+    return name if name.startswith("group ") else f"cluster {name}"
+
+
+def of_whom(names: Sequence[str]) -> str:
+    """Whose clusters they are."""
+    return "of the data" if names[0] == KNOWN_CLUSTERS else f"of {', '.join(names)}"
 
 
 def colours(
@@ -159,7 +170,7 @@ def cluster(
     own = [scores[user] for user in users if user in scores]
     mean = f", mean {measure.word} {measure.text(sum(own) / len(own))}" if own else ""
     count = f"{len(users)} user{'s' * (len(users) != 1)}"
-    head = f"<b>cluster {escape(name)}</b>: {count}{escape(mean)}"
+    head = f"<b>{escape(called(name))}</b>: {count}{escape(mean)}"
     if everyone <= SQUARES:
         squares = "".join(
             f'<i class="c{n}" title="{escape(user, quote=True)}"></i>'

@@ -66,15 +66,16 @@ def coefficients(lines: Sequence[Mapping[str, Any]]) -> str:
 def variances(lines: Sequence[Mapping[str, Any]]) -> str:
     """A line a level: its variance with its standard error and interval, its share of all."""
     sure = any(v.get("se") is not None or v.get("high") is not None for v in lines)
-    heads = ["std. error", "95% interval"] * sure
+    parts = any(v.get("share") is not None for v in lines)
+    heads = ["std. error", "95% interval"] * sure + ["share"] * parts
     body = "".join(
         f"<tr><td>{escape(str(v['level']))}</td><td>{number(v.get('variance'))}</td>"
         + (f"<td>{number(v.get('se'))}</td><td>{interval(v)}</td>" if sure else "")
-        + f"<td>{share(v.get('share'))}</td><td>{bar(v.get('share'))}"
-        f"{escape(boundary(v))}</td></tr>"
+        + (f"<td>{share(v.get('share'))}</td>" if parts else "")
+        + f"<td>{bar(v.get('share')) if parts else ''}{escape(boundary(v))}</td></tr>"
         for v in lines
     )
-    return wide(["", "variance", *heads, "share", ""], body)
+    return wide(["", "variance", *heads, ""], body)
 
 
 def boundary(found: Mapping[str, Any]) -> str:

@@ -96,8 +96,8 @@ def joined(centres: Mapping[str, Floats]) -> Tree:
     return Tree(names, [(int(a), int(b), float(d)) for a, b, d, _ in steps])
 
 
-def drawing(tree: Tree, counts: Mapping[str, int]) -> str:
-    """The tree, a row a cluster, distances from the left to the right."""
+def drawing(tree: Tree, names: Mapping[str, str]) -> str:
+    """The tree, a row a cluster by its name, distances from the left to the right."""
     places, height = tree.places(), LEAF_HEIGHT * len(tree.leaves)
     far = max(distance for *_, distance in tree.joins) or 1.0
     axis = Axis("distance between the clusters' mean models", "number", 0.0, 1.04 * far)
@@ -108,13 +108,10 @@ def drawing(tree: Tree, counts: Mapping[str, int]) -> str:
             begin, row = places[node]
             y, middle = LEAF_HEIGHT * row, LEAF_HEIGHT * places[number][1]
             lines.append(f"M{DRAWING_WIDTH * axis.place(begin):.1f} {y:.1f}H{x:.1f}V{middle:.1f}")
-    names = "".join(
-        f"<span>cluster {escape(tree.leaves[leaf])} ({counts.get(tree.leaves[leaf], 0):,})</span>"
-        for leaf in tree.order()
-    )
+    rows = "".join(f"<span>{escape(names[tree.leaves[leaf]])}</span>" for leaf in tree.order())
     ticks = axis.below()
     return (
-        f'<div class="tree"><div class="leaves">{names}</div><div class="branches">'
+        f'<div class="tree"><div class="leaves">{rows}</div><div class="branches">'
         f'<svg viewBox="0 0 {DRAWING_WIDTH} {height}" preserveAspectRatio="none" '
         f'style="height:{height}px" role="img" aria-label="tree of the clusters">'
         f'<path d="{"".join(lines)}"/></svg>'

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array, csr_array
+from scipy.sparse import coo_array, csc_array, csr_array
 from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
 from scipy.sparse.linalg import SuperLU
 from scipy.spatial import KDTree
@@ -24,6 +24,7 @@ from corsage.solvers.convex_clustering.exact.sparse_factor import (
     Band,
     Pattern,
     Solve,
+    placed,
     symmetric_factor,
 )
 
@@ -192,6 +193,8 @@ class Edges:
     @cached_property
     def _banded(self) -> tuple[Ints, int]:
         """Places of the users (n,) that are near for neighbours, and how far they are at most."""
+        if self._whole is not self:
+            return self._whole._banded
         _, ends, starts = self._rows
         graph = csr_array((np.ones(len(ends)), ends, starts), shape=(self.n, self.n))
         place = np.empty(self.n, np.int64)
@@ -201,13 +204,14 @@ class Edges:
     @cached_property
     def _solve(self) -> Solve:
         """Of the Laplacian: for any right side (n, d)."""
-        if self.narrow(1):
-            cross, own = self._laplacian
+        cross, own = self._laplacian
+        if self._whole.narrow(1):
             solve = self.pattern(1).factored(cross[:, None, None], own[:, None, None])
             if solve is not None:
                 return solve
-        factor = self._factor
-        return lambda need: np.asarray(factor.solve(need))
+        place = self._whole._factor.perm_c
+        factor = symmetric_factor(self._matrix(place), "NATURAL")
+        return lambda need: placed(need, place, 1, factor.solve)
 
     @cached_property
     def _laplacian(self) -> tuple[Floats, Floats]:
@@ -219,17 +223,26 @@ class Edges:
     @cached_property
     def _factor(self) -> SuperLU:
         """Of the Laplacian, in an order that keeps it sparse."""
-        (cross, own), users = self._laplacian, np.arange(self.n)
+        return symmetric_factor(self._matrix(np.arange(self.n)))
+
+    def _matrix(self, place: Ints) -> csc_array:
+        """The Laplacian of users in other places."""
+        (cross, own), i, j = self._laplacian, place[self.i], place[self.j]
         entries = np.concatenate([cross, cross, own])
-        rows = np.concatenate([self.i, self.j, users]), np.concatenate([self.j, self.i, users])
-        return symmetric_factor(coo_array((entries, rows), shape=(self.n, self.n)).tocsc())
+        rows = np.concatenate([i, j, place]), np.concatenate([j, i, place])
+        return coo_array((entries, rows), shape=(self.n, self.n)).tocsc()
 
     def masked(self, mask: Bools) -> Edges:
-        """The graph of these edges only; who is near whom stays known."""
+        """The graph of these edges only; its Laplacian is factored in the order of the whole."""
         found = Edges(self.i[mask], self.j[mask], self.w[mask], self.n)
-        if "_banded" in self.__dict__:
-            found.__dict__["_banded"] = self._banded
+        found.__dict__.update(_part_of=self._whole)
         return found
+
+    @property
+    def _whole(self) -> Edges:
+        """The graph that it is a part of."""
+        whole: Edges = self.__dict__.get("_part_of", self)
+        return whole
 
     def carry(self, need: Floats, times: int = REFINEMENTS) -> Floats:
         """The smallest flow (E, d), in the sense of sum |mu_e|^2/w_e^2, with B' mu = need.

@@ -15,12 +15,13 @@ import numpy as np
 from corsage.core.arrays import Bools, Floats, Ints
 from corsage.solvers.convex_clustering.exact.certificate import Problem, feasible
 from corsage.solvers.convex_clustering.exact.costs import Fused, Smooth
-from corsage.solvers.convex_clustering.exact.descent import EPS, Newton, Place
+from corsage.solvers.convex_clustering.exact.descent import EPS, SHORT, Newton, Place
 from corsage.solvers.convex_clustering.exact.edge_functions import TINY, Norms
 from corsage.solvers.convex_clustering.exact.edges import Edges, norms
 
-REDUCED_STEPS, SHORT_STEP = 12, 1e-3
-"""Newton steps for the reduced problem; shorter ones mean that clusters meet."""
+REDUCED_STEPS, SHORT_STEP, ALONE_STEPS = 12, 1e-3, 100
+"""Newton steps for the reduced problem; shorter ones mean that clusters meet. Where no edge is left
+between clusters nothing meets, and there are more steps for costs with kinks in their slopes."""
 SWEEPS, SWEEP_SHARE = 30, 1.5
 """Sweeps for the flow, of which one is enough where the duals are inside of their balls; how much
 of each is taken."""
@@ -65,7 +66,8 @@ def reduced(problem: Problem, x: Floats, labels: Ints) -> Reduced | None:
         return float(np.abs(gradient).sum()) <= GRADIENT_AIM * tension
 
     method = Newton(own, graph, lambda z: Norms(z, pull))
-    done, _ = method.run(start, enough, REDUCED_STEPS, SHORT_STEP)
+    limits = (REDUCED_STEPS, SHORT_STEP) if len(graph) else (ALONE_STEPS, SHORT)
+    done, _ = method.run(start, enough, *limits)
     slope = own.gradient(done.x) + graph.adjoint(done.term.slope)
     if not float(np.abs(slope).sum()) <= NEARLY * GRADIENT_AIM * tension:
         return None

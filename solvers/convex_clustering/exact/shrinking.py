@@ -72,7 +72,7 @@ def by_clusters(
         edges = problem.edges
         same = (labels[edges.i] == labels[edges.j]) & (norms(edges.differences(rest)) == 0)
         level = level.of(level.users, edges, edges.components(same))
-        x, mu, inside = x + rest / finish.curvature, duals, duals
+        x, inside = x + rest / finish.curvature, duals
     return None
 
 
@@ -81,9 +81,15 @@ def of_clusters(less: Problem, level: Level, x: Floats, mu: Floats, tolerance: f
     if not len(less.edges):
         return Found(level.costs.a, mu, 0.0, 0)
     finish = Finish(less, SHARE * tolerance, x)
-    if less.costs.d <= less.costs.n and even(less) and small(less.edges, less.costs.d):
+    if quick(less):
         return shrinking(finish, level.costs, x, mu)
     return Solver(less, x, mu, finish, warm=True).run([])
+
+
+def quick(problem: Problem) -> bool:
+    """True if the interior-point method's matrices are small, and its cones alike."""
+    costs, edges = problem.costs, problem.edges
+    return costs.d <= costs.n and even(problem) and small(edges, costs.d)
 
 
 def taken_apart(
@@ -102,12 +108,19 @@ def taken_apart(
         ends = np.searchsorted(members, np.stack([edges.i[at], edges.j[at]]))
         inner = Edges(ends[0], ends[1], edges.w[at], len(members))
         s = need[members] - need[members].mean(0)
-        own = Problem(PointCosts(s), inner, problem.lam)
-        start = np.asfortranarray(mu[at])
-        found = Solver(own, s - inner.adjoint(start), start, Finish(own, FLOW_GAP, s), warm=True)
-        best = found.run([inner.components()])
+        best = flow_of(Problem(costs := PointCosts(s), inner, problem.lam), costs, mu[at])
         rest[members], mu[at] = best.x, best.mu
     return mu, rest
+
+
+def flow_of(own: Problem, costs: PointCosts, mu: Floats) -> Found:
+    """The best flow inside of a cluster, near mu, and what it leaves over."""
+    mu = np.asfortranarray(mu)
+    whole, x = own.edges.components(), costs.a - own.edges.adjoint(mu)
+    finish = Finish(own, FLOW_GAP, costs.a)
+    if not quick(own):
+        return Solver(own, x, mu, finish, warm=True).run([whole])
+    return finish.found(0) if finish.tries(whole, x, mu, np.inf) else shrinking(finish, costs, x)
 
 
 def carried(finish: Finish, labels: Ints, x: Floats, mu: Floats) -> tuple[Floats, Bools]:

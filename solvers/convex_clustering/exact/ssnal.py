@@ -68,6 +68,7 @@ class Solver:
         for labels in guesses:
             if self.finish.tries(labels, self.x, self.mu, np.inf):
                 return self.finish.found(self.steps)
+        self._goes_on_from(self.finish.best)
         problem, last, left, gaps = self.problem, set[bytes](), OUTER_AFTER, list[float]()
         sigma = WARM if self.warm else SIGMA
         sigma *= self.finish.curvature / float(problem.edges.degrees.mean())
@@ -96,6 +97,11 @@ class Solver:
             sigma *= FAST if steps <= EASY else SIGMA_GROWTH
         self.finish.offer(self.x, self.mu)
         return self.finish.found(self.steps)
+
+    def _goes_on_from(self, found: Found | None) -> None:
+        """A partition's solution that is better, but whose gap is not closed, is where to begin."""
+        if found is not None and self.problem.value(found.x) < self.problem.value(self.x):
+            self.x, self.mu, self.warm = found.x, found.mu, True
 
     def _inner(self, sigma: float) -> tuple[Envelope, int, float]:
         """One step of the method of multipliers; the edges' part of the gap after it."""

@@ -273,7 +273,7 @@ def test_the_nearest_join_first_and_groups_by_their_mean() -> None:
 
 
 def test_its_names_are_escaped_and_it_stands_without_distances() -> None:
-    drawn = drawing(Tree([EVIL, "x"], [(0, 1, 0.0)]), {EVIL: 3})
+    drawn = drawing(Tree([EVIL, "x"], [(0, 1, 0.0)]), {EVIL: f"{EVIL} (3)", "x": "x"})
     assert EVIL not in drawn and "&lt;/script&gt;" in drawn and "(3)" in drawn
 
 
