@@ -69,14 +69,15 @@ def test_a_mean_is_taken_over_and_a_robust_average_is_not(name: str) -> None:
         ("fedrep-known", "median"),
         ("fedrep-convex", "median"),
         ("cfl", "median"),
+        ("fedpac", "median"),
     ],
 )
 def test_who_is_far_from_all_others_costs_them_nothing(name: str, rule: str) -> None:
-    """It lost them 5, 6, 46, 32 and 19 points of accuracy."""
+    """It lost them 5, 6, 46, 32 and 19 points of accuracy (of fedpac: not tried without)."""
     honest, found = (outcome(name, rule, bad, "a million times") for bad in ((), LIARS[1]))
     assert abs(loss(honest, found, LIARS[1])) < 1
     assert honest.named == set()
-    assert name not in ("fedproto", "fedrep-known") or found.named == set(LIARS[1])
+    assert name not in ("fedproto", "fedrep-known", "fedpac") or found.named == set(LIARS[1])
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
