@@ -316,7 +316,7 @@ def gap(source: Source, seed: int) -> tuple[float, float]:
 
 EXPERIMENT = Experiment(
     what="groups found from sums beside CFL, IFCA, one centre; users that are a continuum; tables",
-    takes="15 min; --quick 1 min",
+    takes="12 CPU min, a part .5 to 3; --quick 1 min",
     measure=measure,
     choices={"part": ("all", *parts(Options()))},
 )
