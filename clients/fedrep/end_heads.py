@@ -16,6 +16,7 @@ from torch import Tensor
 
 from corsage.clients import client_class
 from corsage.clients.base import Client, Got, Models, Sent
+from corsage.clients.fedbn import FedBNClient
 from corsage.clients.fedrep.fedrep_exact import LARGEST_STRENGTH, Answer, FedRepExactClient
 from corsage.core.arrays import Array, Arrays, Floats32
 from corsage.core.cache import Cache
@@ -37,8 +38,10 @@ MOST_VOTED = 300
 
 def client_for(task: Task) -> type[EndHeadsClient]:
     """The client of a task: what users keep is asked for where parts of a body are theirs."""
+    cls = client_class(task.algorithm)
     own = task.model.batch_norm == "personal" or task.model.personal or task.model.shared
-    return OwnPartsClient if own and client_class(task.algorithm).personal else EndHeadsClient
+    parts = own or issubclass(cls, FedBNClient)
+    return OwnPartsClient if parts and cls.personal else EndHeadsClient
 
 
 class EndHeadsClient(FedRepExactClient):
@@ -73,9 +76,9 @@ class EndHeadsClient(FedRepExactClient):
         facts = tuple(task.shape), task.num_classes, task.seed
         plain = closed_heads.undivided(network, task.model, facts)
         self.divided = network  # between users and server, where more than a head is users' own
+        self.cls = client_class(task.algorithm)
         if plain is not network:
             self.full, self.network = plain, plain if self.settings.augment else plain.rear
-            self.cls = client_class(task.algorithm)
         self.bodies: list[Floats32] | None = None
         self.drawn: dict[tuple[int, float], Means] = {}
 
@@ -136,13 +139,16 @@ class EndHeadsClient(FedRepExactClient):
 
     def designs(self, got: Got, data: Examples) -> Designs:
         """The users' features and targets; through their own BatchNorm, where that is theirs."""
-        if self.full is self.divided or "model" in got.shared:
+        normed = issubclass(self.cls, FedBNClient)  # one model for all, but for what normalises
+        if not normed and (self.full is self.divided or "model" in got.shared):
             return super().designs(got, data)
         parts = self.task, self.users, self.data, self.divided, self.states, self.cache
         own: Client[Any] = self.cls(*parts)
         epochs = int(got.options.get("adapt-epochs", 0))
         models = own.adapt(got, data, epochs) if epochs else own.models(got)
         each = models.each(len(self.users))
+        if isinstance(own, FedBNClient):
+            each = [np.where(own.normalising, one, got.shared["model"]) for one in each]
         wholes = [closed_heads.moved(one, self.divided, self.full) for one in each]
         self.bodies = [one[self.network.body] for one in wholes]
         features = features_of_each(self.network, wholes, data)

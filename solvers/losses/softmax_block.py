@@ -236,7 +236,8 @@ def say_unsettled() -> None:
     """A line about proximal steps with slopes that are more than rounding, once a process."""
     log.warning(
         "some users' proximal steps are not exact to the last digits: their features' units are "
-        "very different; scale them."
+        "very different, or hardly anything holds classes that can be told apart; scale them, or "
+        "set ridge=0.001."
     )
 
 

@@ -333,7 +333,8 @@ def rows_of(strategy: Any_, found: AtEnd, end: str, head: str) -> list[Summary]:
     own = summarised(name, strategy, evaluated(strategy, found, name, more))
     rows, cases = [replace(own, findings=[finding(strategy, found, head)])], []
     wanted = strategy.config.new.cases if strategy.config.new.wanted else []
-    parts = plain(strategy) is not strategy.job.network  # users' own: they learn them first
+    # Parts of users' own they learn first, as FedBN's new users do what normalises.
+    parts = plain(strategy) is not strategy.job.network or strategy.name == "fedbn"
     for number, (samples, epochs) in enumerate(wanted, 1):
         took = epochs * parts
         new = {**more, "adapt": True, "adapt-samples": samples, "adapt-epochs": took}

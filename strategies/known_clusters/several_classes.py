@@ -52,11 +52,13 @@ LEFT_OUT_FOLDS = 2
 """The folds that are left out for it, one by one."""
 ROUGH_SLOPE = 0.02
 """The share of the first slope at which a candidate is judged."""
-UNSETTLED_CLASSES = "; not settled: weak strengths take long"
+UNSETTLED_CLASSES = "; not settled: weak strengths take long, and a user that lies for ever"
 ENDLESS_CLASSES = (
     "known-gamma, known-lambda: all users' classes can be told apart without error, so the centres "
     "grow without end and are where the descent stopped; ridge=0.001 makes a minimum"
 )
+MOST_ROUGH_EXCHANGES = 200
+"""Exchanges of candidates for a strength; honest users take some twenty."""
 CHECKED_EVERY = 100
 """Exchanges of a descent between looks at whether it has an end."""
 
@@ -150,6 +152,7 @@ class ClassesSolution(MixedSolution):
                 return
             if final.over(self.enough):
                 return
+        self.job.note(f"{MOST_DESCENT_EXCHANGES} exchanges{UNSETTLED_CLASSES}")
 
     @property
     def intercept(self) -> bool:
@@ -208,7 +211,7 @@ class ClassesSolution(MixedSolution):
             for s in tried
         ]
         together = [one for own in found for one in own]
-        yield from rounds.descend(together, self._told(scale), ROUGH_SLOPE)
+        yield from rounds.descend(together, self._told(scale), ROUGH_SLOPE, MOST_ROUGH_EXCHANGES)
         held = np.array([[one.held for one in own] for own in found]).sum(1)
         return found[int(np.argmin(held[:, 0] / np.maximum(held[:, 1], 1.0)))]
 

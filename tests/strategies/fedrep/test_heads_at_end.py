@@ -280,6 +280,7 @@ class Normed(nn.Module):
         ("fedper", {"batch_norm": "personal"}),
         ("fedper", {"personal": "norm.*"}),  # FedBN
         ("fedrep", {"batch_norm": "personal"}),
+        ("fedbn", {}),
     ],
 )
 def test_features_come_through_a_users_own_batch_norm(name: str, keys: dict[str, Any]) -> None:
@@ -288,7 +289,8 @@ def test_features_come_through_a_users_own_batch_norm(name: str, keys: dict[str,
     for user in range(6):
         x = rng.normal(size=(40, 4)).astype(np.float32)
         data[str(user)] = (x * 4.0**user + user, (x[:, 0] > x[:, 1]).astype(int))
-    keys |= {"model": Normed, "num_rounds": 6, "fraction_train": 1.0, "end_heads": "exact"}
+    keys |= {"model": Normed, "num_rounds": 6, "fraction_train": 1.0}
+    keys["end_heads"] = "exact,prior"
     run = corsage.simulate(name, data, new_users=0.17, progress=False, scale="none", **keys)
     ends, new = run[f"{name}+exact"], run[f"{name}+exact+new"]
     assert ends.evaluate() == ends.per_user and new.evaluate() == new.per_user
@@ -301,6 +303,8 @@ def test_features_come_through_a_users_own_batch_norm(name: str, keys: dict[str,
     assert len(norms) == (1 if name == "fedavg" else len(ends.users))
     assert ends.score.mean > run[name].score.mean - 0.05
     assert name == "fedavg" or new.score.mean > 0.5
+    if name == "fedbn":  # the one of these with a head for all over such features
+        assert run["fedbn+prior"].score.mean > run[name].score.mean - 0.05
 
 
 def test_new_users_have_heads_and_numbers_have_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,8 @@ from corsage.core.registry import ALGORITHMS, source
 from corsage.solvers.known_clusters.multinomial import NO_FOLD
 from corsage.solvers.losses import padded
 from corsage.solvers.losses.floor import leverages
+from corsage.strategies.known_clusters import several_classes as strategy_module
+from corsage.strategies.known_clusters.several_classes import ClassesSolution
 from tests.support.federations import federate
 from tests.support.grids import Watched
 
@@ -134,6 +136,18 @@ def test_a_problem_without_a_minimum_is_named(
     _, result, notes = federate("mixed-model", **keys, ridge=ridge)
     assert any("grow without end" in note for note in notes.notes) == named
     assert np.isfinite(result.summaries[0].loss.mean)
+
+
+def test_a_descent_that_does_not_settle_is_named(
+    file: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strategy_module, "MOST_DESCENT_EXCHANGES", 100)
+    monkeypatch.setattr(strategy_module, "CHECKED_EVERY", 2)
+    monkeypatch.setattr(strategy_module, "MOST_ROUGH_EXCHANGES", 1)
+    monkeypatch.setattr(ClassesSolution, "enough", -1.0)
+    strategy, _, notes = federate("mixed-model", **file)
+    assert any("100 exchanges; not settled" in note for note in notes.notes)
+    assert strategy.job.progress.exchange <= 100 + 10
 
 
 def test_classes_of_nobody_are_named(file: dict[str, Any]) -> None:
