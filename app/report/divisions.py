@@ -146,7 +146,7 @@ def called(name: str) -> str:
 
 
 def of_whom(names: Sequence[str]) -> str:
-    """Whose clusters they are."""
+    """The rows, or the data, that clusters are of."""
     return "of the data" if names[0] == KNOWN_CLUSTERS else f"of {', '.join(names)}"
 
 

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from corsage.benchmarks.odd_problems import drawn
 from corsage.core.errors import ConfigError, DataError, ModelError
 from corsage.core.losses import LOGISTIC
 from corsage.solvers.convex_clustering.exact.edges import norms
@@ -131,6 +132,29 @@ def test_path_goes_both_ways_and_agrees_with_single_fits():
             alone = fit(losses, lam)
             assert found.certified and found.lam == lam
             assert found.value == pytest.approx(alone.value, rel=2e-8)
+
+
+def test_clusters_that_fall_apart_on_the_way_up_are_those_of_cold_fits():
+    """Weights of a thousand to one tear clusters apart when lam grows."""
+    rng, n = np.random.default_rng(2), 120
+    a = rng.normal(size=(n, 2))
+    near = Edges.knn(a, 4)
+    edges = Edges(near.i, near.j, np.exp(rng.uniform(-3, 3, len(near))), n)
+    lams, joined, torn = np.geomspace(0.01, 3.0, 25), np.zeros(len(near), bool), 0
+    for lam, found in zip(lams, path(a, lams, edges), strict=True):
+        cold = fit(a, lam, edges)
+        assert found.certified and found.value == pytest.approx(cold.value, rel=1e-8)
+        assert np.array_equal(found.labels, cold.labels)
+        fused = found.labels[edges.i] == found.labels[edges.j]
+        torn, joined = torn + np.any(joined & ~fused), fused
+    assert torn == 2  # or this would not be a test
+
+
+def test_users_who_are_one_cluster_are_found_without_a_step():
+    """Kinked costs of many numbers: their one model takes more Newton steps than 12."""
+    odd = drawn(61)
+    found = fit(odd.losses, odd.lam, odd.edges)
+    assert found.certified and found.iterations == 0 and not found.labels.any()
 
 
 def test_no_penalty_gives_local_models():
