@@ -71,6 +71,9 @@ def test_heart(tmp_path, request):
     columns = {column.name: column.levels for column in table.facts.columns}
     assert columns["cp"] == ("1", "2", "3", "4") and columns["restecg"] == ("0", "1", "2")
     assert len(columns) == 10 and "thal" not in columns
+    marked = tmp_path / "processed.va.data"  # an editor's byte-order mark is no age
+    marked.write_bytes(b"\xef\xbb\xbf" + marked.read_bytes())
+    assert np.array_equal(load_table(keys("heart", tmp_path)).x, table.x)
 
 
 def test_air_is_a_day_ahead(tmp_path, request):
