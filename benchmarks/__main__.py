@@ -64,6 +64,7 @@ COMMANDS = {
     "fuzz-device": "device.command",
     "doors": "doors",
     "pfllib-split": "pfllib_split",
+    "published": "published",
     "liars": "liars",
 }
 """Commands with options of their own, and the modules that they are in."""

