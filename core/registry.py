@@ -167,6 +167,7 @@ ATTACHED: dict[str, str] = {
     "same data": "strategies.rounds.same_data",
     "sequence models": "networks.sequences",
     "server step": "strategies.rounds.server_step",
+    "side by side": "app.studies.side_by_side",
     "sizes": "strategies.rounds.sizes",
     "studies": "app.studies.performing",
     "summed tables": "datasets.columns.summed",
