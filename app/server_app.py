@@ -52,8 +52,7 @@ def keys_of(run_config: Mapping[str, Any]) -> dict[str, Any]:
 def compare(run: RunFolder, grid: Grid) -> None:
     """Those without a result; one that fails does not end the others."""
     strategies = {name: run.strategy(name) for name in run.unfinished()}
-    several = attachment("side by side") if len(strategies) > 1 else None
-    if not (several and several.played(run, strategies)):
+    if not ((several := attachment("side by side")) and several.played(run, strategies)):
         for name, strategy in strategies.items():
             run.attempts.attempt(name, partial(play, run, strategy, grid))
     run.conclude()

@@ -215,7 +215,8 @@ def not_installed(error: ModuleNotFoundError) -> str | None:
 def attachment(place: str) -> Any:
     """The module that attaches at a place, or None where its folder was taken out."""
     module = f"corsage.{ATTACHED[place]}"
-    return import_module(module) if find_spec(module) else None
+    there = all(map(find_spec, (module.rpartition(".")[0], module)))
+    return import_module(module) if there else None
 
 
 def found(name: str, floor: str, suffix: str = "") -> Any:

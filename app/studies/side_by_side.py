@@ -31,7 +31,7 @@ LOOK = 0.2
 
 def played(run: RunFolder, strategies: Mapping[str, AnyStrategy]) -> bool:
     """Play strategies at the same time, if that is of use; tell whether it was done."""
-    count = at_once(run.config, strategies) if run.simulated else 1
+    count = at_once(run.config, strategies) if run.simulated and len(strategies) > 1 else 1
     if count < 2:
         return False
     print(f"{len(strategies)} strategies, {count} at a time", file=sys.stderr, flush=True)
