@@ -22,6 +22,14 @@ from typing import Any, TextIO
 from corsage.app.output.usage import exit_code
 from corsage.core.clock import COMMAND_START, LOADED
 from corsage.core.configuration.config import Config
+from corsage.core.errors import (
+    FOR_ALL,
+    UNUSABLE,
+    CorsageError,
+    NodeError,
+    OtherData,
+    StorageError,
+)
 from corsage.core.registry import part
 
 LEFT_ALONE, INTERRUPTED = 3, 130
@@ -85,6 +93,45 @@ def play(place: str, values: dict[str, Any]) -> None:
         simulate(Config.parse({**stored, **values, "resume": str(folder)}))
     else:
         simulate(Config.parse(values), at=folder)
+
+
+PLAIN = (NodeError, StorageError, OtherData, *UNUSABLE, CorsageError)
+"""Kinds of errors that a run tells apart."""
+
+
+def beside(
+    name: str, place: str, run: str, values: dict[str, Any], fresh: bool, text: str
+) -> tuple[str, str]:
+    """Play a strategy of a run that is another process's; the kind of its error, and why.
+
+    Parameters
+    ----------
+    name, place : the strategy, and the run's folder.
+    run, values, fresh, text : as that has them: its name at the nodes, keys, whether it is new, and
+        what its keys' file is to say.
+    """
+    from corsage.app.client_app import make_client_app
+    from corsage.app.local_grid import LocalGrid
+    from corsage.app.output.usage import in_a_line
+    from corsage.app.run.run_folder import RunFolder
+    from corsage.app.run.status import RunLock
+    from corsage.app.server_app import play
+    from corsage.app.states.behind import together
+
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    config, folder, errors = Config.parse(values), Path(place), list[Exception]()
+    own = RunFolder(folder, run, config, RunLock(folder), True, text, fresh)
+    grid = LocalGrid(make_client_app(), config.federation.num_nodes)
+    try:
+        with together(folder):
+            own.attempts.attempt(name, partial(play, own, own.strategy(name), grid))
+        errors += own.attempts.errors.values()
+    except FOR_ALL as error:
+        errors.append(error)
+    except KeyboardInterrupt:
+        os._exit(INTERRUPTED)  # whoever began it says so
+    kind = next((k for k in PLAIN for error in errors if isinstance(error, k)), CorsageError)
+    return kind.__name__, in_a_line(errors[0]) if errors else ""
 
 
 if __name__ == "__main__":

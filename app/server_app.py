@@ -21,6 +21,7 @@ from corsage.app.run.status import watched
 from corsage.core.configuration.config import Config
 from corsage.core.configuration.known_keys import defaults
 from corsage.core.errors import CorsageError, StatesGone
+from corsage.core.registry import attachment
 from corsage.strategies.rounds.turns import is_at_home
 
 
@@ -49,10 +50,11 @@ def keys_of(run_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def compare(run: RunFolder, grid: Grid) -> None:
-    """Those without a result, one after the other; one that fails does not end the others."""
+    """Those without a result; one that fails does not end the others."""
     strategies = {name: run.strategy(name) for name in run.unfinished()}
-    for name, strategy in strategies.items():
-        run.attempts.attempt(name, partial(play, run, strategy, grid))
+    if not ((several := attachment("side by side")) and several.played(run, strategies)):
+        for name, strategy in strategies.items():
+            run.attempts.attempt(name, partial(play, run, strategy, grid))
     run.conclude()
 
 

@@ -158,6 +158,7 @@ ATTACHED: dict[str, str] = {
     "same data": "strategies.rounds.same_data",
     "sequence models": "networks.sequences",
     "server step": "strategies.rounds.server_step",
+    "side by side": "app.studies.side_by_side",
     "sizes": "strategies.rounds.sizes",
     "studies": "app.studies.performing",
     "summed tables": "datasets.columns.summed",
@@ -205,7 +206,8 @@ def not_installed(error: ModuleNotFoundError) -> str | None:
 def attachment(place: str) -> Any:
     """The module that attaches at a place, or None where its folder was taken out."""
     module = f"corsage.{ATTACHED[place]}"
-    return import_module(module) if find_spec(module) else None
+    there = all(map(find_spec, (module.rpartition(".")[0], module)))
+    return import_module(module) if there else None
 
 
 def found(name: str, floor: str, suffix: str = "") -> Any:

@@ -112,9 +112,10 @@ def once(keys: Mapping[str, Any], method: str) -> float:
 
 def single(work: Work, rounds: int) -> tuple[float, float]:
     """CPU seconds of a run of so many rounds, and of one more evaluation."""
-    from corsage.app.bench.jobs import configured
+    from corsage.app.bench.jobs import configured, on_others, trained
     from corsage.app.client_app import make_client_app
-    from corsage.app.simulation import made, run
+    from corsage.app.simulation import data_again, made, run
+    from corsage.app.simulation import rows_of as with_models
     from corsage.strategies.effort import with_budget
     from corsage.strategies.rounds.evaluations import evaluated
 
@@ -122,7 +123,9 @@ def single(work: Work, rounds: int) -> tuple[float, float]:
     config = replace(config, run=replace(config.run, num_rounds=rounds))
     (strategy,) = made(with_budget(config))
     begun = time.process_time()
-    run(strategy, False, make_client_app(), [])
+    rows = with_models(strategy, *run(strategy, False, make_client_app(), []))
+    for name in rows_of(work.method) if work.seed is not None else ():
+        on_others(rows[name], trained(config, data_again(config)), work.seed)
     middle = time.process_time()
     evaluated(strategy, False, None)
     return middle - begun, time.process_time() - middle

@@ -111,9 +111,9 @@ def ends(found: Difference | None) -> dict[str, float | None]:
     """A difference to FedAvg+FT as columns: its mean, and its intervals' ends."""
     seeds, users = (found.over_seeds, found.over_users) if found else (None, None)
     return {
-        " to fedavg+ft": found and found.mean,
-        ", seeds low": seeds and seeds.low, ", seeds high": seeds and seeds.high,
-        ", users low": users and users.low, ", users high": users and users.high,
+        " to fedavg+ft": found.mean if found else None,
+        ", seeds low": seeds.low if seeds else None, ", seeds high": seeds.high if seeds else None,
+        ", users low": users.low if users else None, ", users high": users.high if users else None,
     }  # fmt: skip
 
 

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+IN_WORKER = "CORSAGE_WORKER"
+"""Is in a worker's environment."""
 SAYS = "corsage: "
 """What a run's own complaint begins with."""
 
@@ -221,7 +223,8 @@ def environment() -> dict[str, str]:
     installed = place.name == "corsage" and (place / "__init__.py").exists()
     root = str(place.parent if installed else place)
     others = os.environ.get("PYTHONPATH", "")
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (root, others)))}
+    paths = os.pathsep.join(filter(None, (root, others)))
+    return {**os.environ, "PYTHONPATH": paths, IN_WORKER: "yes"}
 
 
 def lines(path: Path) -> list[str]:

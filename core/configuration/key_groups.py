@@ -82,8 +82,8 @@ class RunKeys(Keys):
     checkpoint_every: int = key(1, "rounds between checkpoints", low=1)
     study_workers: int = key(
         0,
-        "studies (several seeds, several values of a key): runs at the same time; 0: as many as "
-        "there are cores for their torch-threads",
+        "runs of a study, or strategies of a run, at the same time; 0: as many as there are cores "
+        "for their torch-threads, strategies from 50,000 gradient steps of users on",
         low=0,
     )
     keep_checkpoints: int = key(

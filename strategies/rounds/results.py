@@ -35,7 +35,6 @@ WHERE_KNOWN = (
 )
 """Fields of a summary that files have if there is anything in them."""
 Json = dict[str, Any]
-"""What is written to a file."""
 
 
 @dataclass(frozen=True)
@@ -283,8 +282,7 @@ def chosen(strategy: Strategy[Any, Any]) -> list[str]:
     if strategy.draws and not strategy.solves and not usual:
         some = f"{drawn_count(share, users)} of {users}" if share < 1 else f"all {users}"
         lines.append(f"{some} users in each round (fraction-train)")
-    by_sgd = strategy.epochs(config.train, strategy.keys) is not None
-    if by_sgd and job.train != config.train:
+    if strategy.epochs(config.train, strategy.keys) is not None and job.train != config.train:
         lines.append(f"weight decay {job.train.decay:g}, for numbers (weight-decay)")
     return lines
 
