@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from corsage.app.output.notes import drawn_notes, over_samples
+from corsage.app.output.notes import drawn_notes, drawn_or_not, over_samples
 from corsage.app.output.summary import (
     Result,
     best,
@@ -17,8 +17,10 @@ from corsage.app.output.summary import (
     shared_measure,
 )
 from corsage.app.report import result_fields
-from corsage.app.report.drawing import Looks, sample
-from corsage.core.measures import DASH, Measure
+from corsage.app.report.drawing import sample
+from corsage.app.report.pages import Drawn, sorted_table
+from corsage.core.measures import DASH, Measure, measure_of
+from corsage.core.pairs.hurt import NEW_SUFFIX
 
 NOISE_MEANING = (
     " Beyond noise: worse by more than the user's test samples explain; chance alone comes so far "
@@ -29,25 +31,58 @@ NOTED_USERS = 50
 """Users that a note names."""
 
 
-def headline(results: Sequence[Result], looks: Looks) -> str:
+def headline(results: Sequence[Result], drawn: Drawn) -> str:
     """The result table, as on the terminal, and who is not in the numbers as others are."""
     measure = shared_measure(results)
-    heads = (escape(c).replace(chr(10), "<br>") for c in columns(measure))
-    head = "".join(f"<th>{c}</th>" for c in heads)
-    body = []
+    lines, css = [], []
     for result, top in zip(results, best(results), strict=True):
-        mark = ' class="best"' if top else ""
         name, *rest = cells(result)
-        line = f"<td>{sample(looks[name])}{escape(name)}</td>"
-        line += "".join(f"<td>{escape(cell)}</td>" for cell in rest)
-        body.append(f"<tr{mark}>{line}</tr>")
+        lines.append([f"{sample(drawn.looks[name])}{escape(name)}", *map(escape, rest)])
+        css.append(f"best {drawn.line(name)}" if top else drawn.line(name))
     return (
-        f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n'
-        f"<tbody>{''.join(body)}</tbody></table></div>\n"
-        f'<p class="soft">{escape(measure.meaning)}, of all users, each on its own test data, '
+        sorted_table(columns(measure), lines, css, [*map(sorting, results)], "filters")
+        + f'<p class="soft">{escape(measure.meaning)}, of all users, each on its own test data, '
         "whether or not it was drawn for training; ± is the standard deviation over users. "
         "Steps: gradients of minibatches that a user computed. "
         f"{escape(never_drawn(results))}</p>\n"
+    )
+
+
+def sorting(result: Result) -> list[float | None]:
+    """Numbers by which the cells of a line are sorted, in the order of `columns`."""
+    measure = measure_of(result)
+    found = result[measure.name]
+    names = (f"{measure.name}_last10", "worst10"), ("gradient_steps", "bytes_up", "bytes_down")
+    some = [[result.get(name) for name in own] for own in names]
+    last = result.get("messages"), result.get("seconds")
+    return [None, found["mean"], *some[0], found[measure.worst], *some[1], *last]
+
+
+def trained_or_not(results: Sequence[Result], drawn: Drawn) -> str:
+    """Users who trained, who were never drawn, and new ones, apart; empty if all trained."""
+    measure, there = shared_measure(results), result_fields.by_name(results)
+    lines, css, values = [], [], []
+    for name, result in there.items():
+        own, later = (
+            result_fields.per_user(found, measure) if (found := there.get(one)) else {}
+            for one in (name, name + NEW_SUFFIX)
+        )
+        groups = drawn_or_not(result, own, later)
+        if not name.endswith(NEW_SUFFIX) and any(groups[1:]):
+            means = [sum(group) / len(group) if group else None for group in groups]
+            said = [
+                DASH if mean is None else f"{measure.text(mean)} ({len(group):,})"
+                for mean, group in zip(means, groups, strict=True)
+            ]
+            lines.append([f"{sample(drawn.looks[name])}{escape(name)}", *said])
+            css.append(drawn.line(name))
+            values.append([None, *means])
+    if not lines:
+        return ""
+    heads = ("strategy", "trained\n(users)", "never drawn\n(users)", "new\n(users)")
+    return (
+        f"<h3>Trained, never drawn and new users: {escape(measure.title)}</h3>\n"
+        f"{sorted_table(heads, lines, css, values, 'filters')}"
     )
 
 

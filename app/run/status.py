@@ -119,6 +119,14 @@ def read_status(folder: Path) -> Status:
         )
 
 
+def is_running(folder: Path) -> bool:
+    """True if a process is at work on a run."""
+    with contextlib.suppress(CheckpointError):
+        status = read_status(folder)
+        return status.state == RUNNING and not status.gone
+    return False
+
+
 def is_study(folder: Path) -> bool:
     """True if a folder is a study's."""
     return (folder / STUDY).is_file()

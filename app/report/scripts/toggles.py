@@ -2,7 +2,11 @@
 
 TOGGLES = r"""
 // Strategies off and on, on the whole page; limits follow those that are left.
-const off = new Set();
+// Of many rows the best are seen at first, and the references.
+const hidden = data.hidden || [],
+  placed = name => data.strategies.findIndex(one => one.name === name);
+const off = new Set(kept.off ? kept.off.map(placed).filter(s => s >= 0) : hidden);
+let refill = () => {};
 const quantile = (sorted, share) => {
   const at = share * (sorted.length - 1),
     low = Math.floor(at);
@@ -101,16 +105,38 @@ const fit = (figure, whole = false) => {
     names[i].style.top = `${at}px`;
     leads.get(number(names[i])).setAttribute("d", `M0 ${ends[i]}L18 ${at}`);
   });
-  let beyond = false;
-  all(".flag", plot).forEach(flag => {
-    const series = chart.series.find(s => s.s === number(flag)),
-      up = flag.classList.contains("up");
-    const out = series.y.some(v => v !== null && (up ? v > high : v < low));
-    beyond ||= out && !off.has(number(flag));
-    flag.style.visibility = out ? "" : "hidden";
-  });
-  if (beyond || whole) range(figure, whole);
+  if (signs(figure, chart, low, high) || whole) range(figure, whole);
   else figure.querySelector(".range")?.remove();
+};
+// Whoever is beyond the limits has a sign there.
+const signs = (figure, chart, low, high) => {
+  const plot = figure.querySelector(".plot"),
+    found = { up: [], down: [] };
+  all(".flag", plot).forEach(flag => flag.remove());
+  chart.series
+    .filter(s => !off.has(s.s))
+    .forEach(series => {
+      const band = !chart.points,
+        tops = [...series.y, ...(band ? series.high : [])],
+        ends = [...series.y, ...(band ? series.low : [])];
+      const most = Math.max(...tops.filter(v => v !== null)),
+        least = Math.min(...ends.filter(v => v !== null));
+      if (most > high) found.up.push([series.s, most]);
+      if (least < low) found.down.push([series.s, least]);
+    });
+  Object.entries(found).forEach(([edge, flags]) =>
+    flags.slice(0, 6).forEach(([s, value], n) => {
+      const name = data.strategies[s].name,
+        arrow = edge === "up" ? "\u25b2" : "\u25bc",
+        more = n === 5 && flags.length > 6 ? ` and ${flags.length - 6} more` : "";
+      const flag = make("span", `flag ${edge} flip c${data.strategies[s].colour} s-${s}`);
+      flag.textContent = `${arrow} ${name} ${write(value, chart.y.kind)}${more}`;
+      flag.style[edge === "up" ? "top" : "bottom"] = `${2 + 15 * n}px`;
+      flag.style.left = "100%";
+      plot.append(flag);
+    }),
+  );
+  return found.up.length + found.down.length > 0;
 };
 const range = (figure, whole) => {
   let button = figure.querySelector(".range");
@@ -133,9 +159,23 @@ const toggled = () => {
     button.setAttribute("aria-pressed", !off.has(Number(button.dataset.s))),
   );
   all(".every").forEach(button => {
-    button.textContent = off.size ? "all" : "none";
+    button.textContent = off.size ? `all ${data.strategies.length} rows` : few;
   });
+  const words = kept.words.toLowerCase().split(/[\s,]+/).filter(Boolean);
+  if (words.length)
+    all(".filters tbody tr").forEach(row => {
+      const name = row.cells[0].textContent.toLowerCase();
+      row.classList.toggle("off", !words.some(word => name.includes(word)));
+    });
+  kept.off = [...off].map(s => data.strategies[s].name);
   charts.forEach(figure => fit(figure));
+  refill();
+};
+const few = hidden.length ? "the best only" : "none";
+const flip = () => {
+  if (off.size) off.clear();
+  else (hidden.length ? hidden : data.strategies.keys()).forEach(s => off.add(s));
+  toggled();
 };
 const light = s => {
   all(".lit").forEach(element => element.classList.remove("lit"));
@@ -161,12 +201,19 @@ all(".toggle").forEach(button => {
   });
   button.addEventListener("pointerleave", () => light(null));
 });
-all(".every").forEach(button =>
-  button.addEventListener("click", () => {
-    if (off.size) off.clear();
-    else data.strategies.forEach((_, i) => off.add(i));
-    toggled();
-  }),
-);
-if (charts.length) toggled();
+all(".every").forEach(button => button.addEventListener("click", flip));
+if (hidden.length)
+  all(".legend").forEach(legend => {
+    const more = make("button", "", `${hidden.length} more`);
+    more.type = "button";
+    legend.classList.add("folded");
+    all(".toggle", legend).forEach(button =>
+      button.classList.toggle("later", hidden.includes(Number(button.dataset.s))),
+    );
+    more.addEventListener("click", () => {
+      legend.classList.remove("folded");
+      more.remove();
+    });
+    legend.append(more);
+  });
 """
