@@ -71,7 +71,7 @@ def page(
     """
     shown = [*results, *(so_far(rows, results) if now else ())]
     drawn, parts = drawn_of(shown, table(results)), figures(results, rows, shown)
-    names = [*words.by_training(shown)] or names_of(config)
+    names = names_of(config) if now else [*words.by_training(shown)]
     body = [
         f'<p class="soft">Run {escape(name)}, Corsage {escape(version)}</p>',
         now.section() if now else "",
@@ -83,8 +83,8 @@ def page(
     if results:
         body += [
             people(drawn, results, parts["users"]),
-            words.worse_off(results),
-            words.all_measures(results),
+            words.worse_off(results, drawn),
+            words.all_measures(results, drawn),
             estimates.section(results),
             drawn.views(parts["estimates"]),
             drawn.views(parts["residuals"]),
@@ -104,7 +104,8 @@ def drawn_of(results: Sequence[Result], users: Mapping[str, Any] | None = None) 
         str(r["strategy"]): float(measure_of(r).merit([r[measure_of(r).name]["mean"]])[0])
         for r in results
     }
-    return Drawn([str(r["strategy"]) for r in results], best_first(merits), users)
+    going = [str(r["strategy"]) for r in results if "per_user" not in r]
+    return Drawn([*merits], [*best_first(merits), *going], users)
 
 
 def figures(

@@ -20,7 +20,7 @@ LABEL = 16
 LABEL_HEIGHT = 20
 """Pixels of height for each labelled strategy, so that their lines come apart."""
 MOST_LABELS = 30
-"""Strategies up to which lines are labelled at their ends; beyond them there is the legend."""
+"""Lines up to which a drawing grows with them; where more are shown there is the legend."""
 MARKED = 5
 """Marks along a line."""
 CUT_AT = 1_000_000
@@ -86,13 +86,15 @@ class Frame:
     ----------
     chart : what is drawn.
     order : all strategies, as the table has them.
+    first : those that are seen at first.
     """
 
-    def __init__(self, chart: Chart, order: Sequence[str]) -> None:
+    def __init__(self, chart: Chart, order: Sequence[str], first: Sequence[str]) -> None:
         self.chart, self.order = chart, order
-        labelled = chart.ends and len(chart.series) <= MOST_LABELS
-        self.labelled = labelled and chart.choice[1] != "test size"
-        self.height = max(HEIGHT, LABEL_HEIGHT * len(chart.series) if self.labelled else 0)
+        self.labelled = chart.ends and chart.choice[1] != "test size"
+        seen = min(sum(series.name in first for series in chart.series), MOST_LABELS)
+        self.height = max(HEIGHT, LABEL_HEIGHT * seen if self.labelled else 0)
+        self.crowded = LABEL * len(chart.series) > self.height
 
     def left(self, value: float) -> float:
         """From the left, in the drawing's units."""
@@ -110,12 +112,14 @@ class Frame:
         return f"s-{self.order.index(series.name)}"
 
 
-def figure(chart: Chart, order: Sequence[str], looks: Looks, number: int) -> str:
+def figure(
+    chart: Chart, order: Sequence[str], looks: Looks, number: int, first: Sequence[str]
+) -> str:
     """A chart, its title and what one has to know to read it."""
-    frame = Frame(chart, order)
+    frame = Frame(chart, order, first)
     extra = " extra" if chart.extra else ""
     of, against = (escape(word, quote=True) for word in chart.choice)
-    ends = " ends" if frame.labelled else ""
+    ends = " ends" * frame.labelled + " crowded" * (frame.labelled and frame.crowded)
     parts = [svg(frame, looks), ticks(frame), marks(frame, looks), flags(frame, looks)]
     if chart.basis:
         parts.append(basis(frame, *chart.basis))

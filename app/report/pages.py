@@ -109,7 +109,7 @@ class Drawn:
         cells: Mapping[str, Any] | None = None,
     ) -> None:
         self.order, self.first, self.users, self.cells = order, first, users or {}, cells or {}
-        self.looks: dict[str, Look] = looks(order)
+        self.looks: dict[str, Look] = looks(order, first)
         self.charts: list[Chart] = []
         self.numbers = count()
 
@@ -123,7 +123,7 @@ class Drawn:
         if isinstance(drawn, Strips):
             return rows(drawn, self.order, self.looks)
         self.charts.append(drawn)
-        return figure(drawn, self.order, self.looks, next(self.numbers))
+        return figure(drawn, self.order, self.looks, next(self.numbers), self.first)
 
     def legend(self) -> str:
         """All rows, to hide and to show."""

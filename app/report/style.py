@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,6 +111,7 @@ figure { margin: 0 0 1.8rem; }
   font-variant-numeric: tabular-nums; }
 .plot > .below span { position: absolute; top: 100%; transform: translateX(-50%);
   padding-top: .35rem; color: var(--soft); font-size: .8rem; white-space: nowrap; }
+.crowded .names, .crowded .leads { visibility: hidden; }
 .leads { position: absolute; left: calc(100% + 4px); top: 0; overflow: visible; }
 .leads path { stroke: currentColor; fill: none; stroke-width: 1.2px; }
 .names { position: absolute; left: calc(100% + 26px); top: 0; width: 10.8rem; }
@@ -233,14 +234,15 @@ class Look:
     mark: int
 
 
-def looks(names: Iterable[str]) -> dict[str, Look]:
+def looks(names: Iterable[str], first: Collection[str] = ()) -> dict[str, Look]:
     """A look for each strategy: the same in every plot, different within one.
 
     A name has its own colour unless another of the same plot has it; dashes once all are taken.
+    Those that are seen `first` are least alike.
     """
     free = list(range(COLOURS * DASHES))
     found: dict[str, Look] = {}
-    for name in sorted(set(names), key=lambda n: (HOME.get(n, COLOURS), n)):
+    for name in sorted(set(names), key=lambda n: (HOME.get(n, COLOURS), n not in first, n)):
         wish = HOME.get(name, zlib.crc32(name.encode()) % COLOURS)
         # Nearest free place at or after the wish, full lines before dashed ones.
         place = min(free, key=lambda i: (i // COLOURS, (i - wish) % COLOURS), default=wish)

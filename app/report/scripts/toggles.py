@@ -101,6 +101,7 @@ const fit = (figure, whole = false) => {
   const names = all(".names span", plot).filter(label => !off.has(number(label)));
   const ends = names.map(label => Math.min(Math.max(top(Number(label.dataset.v)), 0), height));
   const leads = new Map(all(".leads path", plot).map(lead => [number(lead), lead]));
+  plot.classList.toggle("crowded", names.length * 16 > height);
   spaced(ends, 16, height).forEach((at, i) => {
     names[i].style.top = `${at}px`;
     leads.get(number(names[i])).setAttribute("d", `M0 ${ends[i]}L18 ${at}`);
