@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from typing import Any
 
@@ -16,7 +17,8 @@ from corsage.app.bench.sets import ALONE_ROW, method_of
 from corsage.app.bench.table import cells, percent, sorting, titles
 from corsage.app.report.chart import Axis, Figure, Strip, Strips
 from corsage.app.report.now import Now
-from corsage.app.report.pages import Drawn, best_first, html, slug, sorted_table
+from corsage.app.report.pages import Drawn, best_first, html, section, slug, sorted_table
+from corsage.app.studies.page import curve, learning
 from corsage.core.measures import DASH
 from corsage.core.version import VERSION
 
@@ -37,11 +39,12 @@ def page(results: Results, folder: BenchFolder, now: Now | None = None) -> str:
     body = [
         f'<p class="soft">{escape(said)}</p>',
         now.section() if now else "",
-        *(section(name, group, drawn) for name, group in results.sets.items()),
+        *(of_set(name, group, drawn) for name, group in results.sets.items()),
         f'<ul class="soft">{notes}{gone}</ul>',
         "<h2>Mean ranks</h2>",
-        drawn.views(figures(results)),
+        drawn.views(mean_ranks(results)),
         rank_table(results, drawn),
+        section("Learning", drawn.legend(), drawn.views(learning_curves(results))),
         "<h2>Who is better off alone</h2>",
         '<p class="soft">Users whose own test samples are predicted worse than by a model that '
         "they trained alone; in brackets those beyond noise.</p>",
@@ -63,7 +66,7 @@ def drawn_of(results: Results) -> Drawn:
     return Drawn([*rows], best_first(merits), cells=plain(opened))
 
 
-def section(name: str, group: Sequence[Beside], drawn: Drawn) -> str:
+def of_set(name: str, group: Sequence[Beside], drawn: Drawn) -> str:
     """The table of a set; a row's mean opens what it comes from."""
     lines, css = [], []
     for one in group:
@@ -130,6 +133,21 @@ def rank_table(results: Results, drawn: Drawn) -> str:
 
 
 def figures(results: Results) -> list[Figure]:
+    """Mean ranks, and of each set learning curves with bands over the seeds."""
+    return [*mean_ranks(results), *learning_curves(results)]
+
+
+def learning_curves(results: Results) -> list[Figure]:
+    """Of each set the curves of its rows over the rounds."""
+    found: list[Figure] = []
+    for name, group in results.sets.items():
+        rows = [one.entry.study for one in group if one.entry.results]
+        if curved := [row for row in rows if curve(row, "round")]:
+            found.append(replace(learning(curved, "round"), choice=(name, "round"), extra=False))
+    return found
+
+
+def mean_ranks(results: Results) -> list[Figure]:
     """Nemenyi's: mean ranks on an axis, shaded as far as rows are not told apart."""
     own = results.ranks
     if own.critical is None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from corsage.app.bench.journal import BenchFolder
@@ -31,14 +32,15 @@ class Bench:
     Parameters
     ----------
     folder : where its lines go.
-    pairs : (method, set), all that is run.
     """
 
-    def __init__(self, folder: BenchFolder, pairs: Iterable[tuple[str, str]]) -> None:
-        self.folder, self.pairs = folder, [*pairs]
+    def __init__(self, folder: BenchFolder) -> None:
+        self.folder = folder
+        self.pairs = [(method, place) for method, place in folder.plan["pairs"]]
         self.sets: Mapping[str, Mapping[str, Any]] = folder.plan["sets"]
         self.cpu = 0.0
         self.killed: list[str] = []
+        self.bar = Bar(self.far, folder.write_page)
 
     def keys(self, place: str) -> dict[str, Any]:
         """The keys of a set's runs."""
@@ -74,7 +76,7 @@ class Bench:
     def run(self, at_once: int) -> None:
         """Do all that is left; what is done is on disk."""
         jobs = [self.job(work) for pair in self.pairs for work in self.due(*pair)]
-        with Bar(self.far, self.folder.write_page) as self.bar:
+        with self.bar:
             if jobs:
                 guarded(play, jobs, at_once or cores(), self.told)
         with suppress(OSError):  # it holds what a run that failed has said
@@ -122,6 +124,11 @@ class Bench:
         """How far it is."""
         done = len(self.folder.lines)
         return Far(done, max(self.whole, done), f", {human_seconds(self.cpu)} of CPU")
+
+
+def opened(folder: Path) -> Bench:
+    """An earlier bench, to be looked at."""
+    return Bench(BenchFolder.there(folder))
 
 
 Sets = dict[str, dict[str, Any]]

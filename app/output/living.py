@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Self
 
 from corsage.app.output.progress import is_tty
 from corsage.app.output.summary import human_seconds
@@ -95,7 +96,7 @@ class Bar:
         self._turn, self._over = threading.RLock(), threading.Event()
         self._thread = threading.Thread(target=self._beside, daemon=True)
 
-    def __enter__(self) -> Bar:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

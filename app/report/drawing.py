@@ -92,7 +92,9 @@ class Frame:
     def __init__(self, chart: Chart, order: Sequence[str], first: Sequence[str]) -> None:
         self.chart, self.order = chart, order
         self.labelled = chart.ends and chart.choice[1] != "test size"
-        seen = min(sum(series.name in first for series in chart.series), MOST_LABELS)
+        seen = len(chart.series)
+        if seen > MOST_LABELS:
+            seen = sum(series.name in first for series in chart.series)
         self.height = max(HEIGHT, LABEL_HEIGHT * seen if self.labelled else 0)
         self.crowded = LABEL * len(chart.series) > self.height
 

@@ -84,7 +84,7 @@ def so_far(rows: Sequence[Row], results: Sequence[Result]) -> list[Result]:
     """What is known of strategies that have no result yet, as results have it."""
     done = {str(result["strategy"]) for result in results}
     names = dict.fromkeys(str(row["strategy"]) for row in rows)
-    found = []
+    found: list[Result] = []
     for name in names:
         own = evaluated(rows, name)
         if own and name not in done:

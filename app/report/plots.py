@@ -93,7 +93,7 @@ def png(figure: Figure) -> bytes:
 def printed(figure: Figure, kind: str) -> bytes:
     """The figure as a file; the same figure gives the same bytes."""
     # Words stay words in all of them, to be searched and set anew.
-    fonts = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "corsage"}
+    fonts: dict[Any, Any] = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "corsage"}
     buffer, dates = BytesIO(), {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     metadata = {"png": {"Software": "corsage"}, **dates}[kind]
     with rc_context(fonts):
@@ -197,7 +197,7 @@ def _draw_series(axes: Axes, series: Series, style: Style) -> None:
 def _draw_points(axes: Axes, series: Series, style: Style) -> None:
     """One strategy's users as dots, with their intervals."""
     axes.vlines(series.x[: len(series.low)], series.low, series.high, lw=0.8, color=style["color"])
-    dots = {"marker": "o", "ms": 3.5, "ls": "none", "gid": "curve", "label": series.name}
+    dots: Style = {"marker": "o", "ms": 3.5, "ls": "none", "gid": "curve", "label": series.name}
     axes.plot(series.x, series.y, color=style["color"], **dots)
 
 
@@ -206,7 +206,7 @@ def signs(axes: Axes, chart: Chart, look: Mapping[str, Style]) -> None:
     for side, arrow in ((1.0, "\u25b2"), (-1.0, "\u25bc")):
         cut = [(s, v) for s in chart.series if chart.beyond(v := chart.farthest(s, side))]
         for number, (series, value) in enumerate(cut[:MOST_SIGNS]):
-            place = {"xy": (0.995, side > 0), "xycoords": "axes fraction"}
+            place: dict[str, Any] = {"xy": (0.995, side > 0), "xycoords": "axes fraction"}
             away = (0.0, side * -(9.0 + 11.0 * number))
             axes.annotate(
                 f"{arrow} {series.name} {written(value, chart.y.kind)}", **place, xytext=away,
@@ -229,7 +229,8 @@ def rows_of(chart: Strips, theme: Theme, look: Mapping[str, Style]) -> Figure:
     ticks = chart.x.ticks()
     axes.xaxis.set_ticks([value for value, _ in ticks], [text for _, text in ticks])
     labels = [f"{s.name}  {written(s.mean, chart.x.kind)}" for s in chart.strips]
-    for text in axes.yaxis.set_ticks(range(len(labels)), labels) and axes.get_yticklabels():
+    axes.yaxis.set_ticks(range(len(labels)), labels)
+    for text in axes.get_yticklabels():
         text.set_parse_math(False)
     for place, strip in enumerate(chart.strips):
         _draw_strip(axes, chart, place, strip, look[strip.name]["color"])

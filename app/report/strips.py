@@ -95,8 +95,8 @@ def inside(strip: Strip, axis: Axis) -> str:
         found.append(f'<path class="dots" d="{"".join(points)}"/>')
     else:
         found += [
-            f'<path class="dots" d="{point}"><title>{escape(name)}: {written(value, axis.kind)}'
-            "</title></path>"
+            f"<g><title>{escape(name)}: {written(value, axis.kind)}</title>"
+            f'<path class="dots" d="{point}"/></g>'
             for point, name, value in zip(points, strip.names, strip.values, strict=True)
         ]
     for css, value in (("middle", strip.median), ("tenth", strip.tenth)):

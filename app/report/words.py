@@ -85,10 +85,11 @@ def trained_or_not(results: Sequence[Result], drawn: Drawn) -> str:
         return ""
     heads = ("strategy", "trained\n(users)", "never drawn\n(users)", "new\n(users)")
     some = [k for k in range(len(heads)) if not k or any(v[k] is not None for v in values)]
-    shown, values = ([[own[k] for k in some] for own in of] for of in ([heads, *lines], values))
+    keys = [[own[k] for k in some] for own in values]
+    shown = [[own[k] for k in some] for own in (heads, *lines)]
     return (
         f"<h3>Trained, never drawn and new users: {escape(measure.title)}</h3>\n"
-        f"{sorted_table(shown[0], shown[1:], css, values, 'filters')}"
+        f"{sorted_table(shown[0], shown[1:], css, keys, 'filters')}"
     )
 
 

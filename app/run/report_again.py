@@ -15,7 +15,7 @@ from corsage.app.output.usage import command
 from corsage.app.results.metrics import names_of, read_rows
 from corsage.app.run.endings import RESULT, is_sound, read_failure, results_in
 from corsage.app.run.resuming import not_a_run, read_config
-from corsage.app.run.status import is_running, is_study
+from corsage.app.run.status import RunLock, is_study
 from corsage.core.errors import UNUSABLE, CheckpointError, ConfigError
 from corsage.core.files import guarded, parsed, unsealed, write_atomically
 from corsage.core.pairs.hurt import with_hurt
@@ -43,6 +43,8 @@ sent over a network. Afterwards it is the report.
 """
 FORMATS = {"--png": "png", "--svg": "svg", "--pdf": "pdf"}
 BENCH = "bench.json"
+GOES_ON = '"live":{'
+"""Stands in a page of work that is not over."""
 
 
 @dataclass(frozen=True)
@@ -160,18 +162,32 @@ def newest(runs: Path) -> Path:
 
 
 def there(folder: Path) -> Path:
-    """The page of a folder: the one that is there, or one of what lies there."""
-    from corsage.app.run.living import write_page
+    """The page of a folder: the one that is there, or one of what lies there.
 
-    path = folder / "report.html"
-    plain = not is_study(folder) and not is_bench(folder)
-    if plain and not (folder / "config.json").is_file() and not path.is_file():
-        raise not_a_run(folder, "it has no run, no study and no bench")
-    running = plain and is_running(folder)
-    if running or (plain and not (folder / "summary.json").is_file()):
-        guarded(write_page, folder, 3.0 if running else 0.0)
+    One that goes on for want of a process, as of a run that was killed, is made to say so.
+    """
+    path, at_work = folder / "report.html", RunLock(folder).held
+    begun = not path.is_file() or (not at_work and GOES_ON in path.read_text(encoding="utf-8"))
+    pause = 3.0 if at_work else 0.0
+    if is_study(folder):
+        from corsage.app.studies import folder as studies
+
+        if begun:
+            study = studies.there(folder)
+            study.write_page(study.far(), None, pause)
+    elif is_bench(folder):
+        from corsage.app.bench.running import opened
+
+        if begun:
+            bench = opened(folder)
+            bench.folder.write_page(bench.far(), None, pause)
+    elif (folder / "config.json").is_file():
+        from corsage.app.run.living import write_page
+
+        if begun or at_work:
+            guarded(write_page, folder, pause)
     elif not path.is_file():
-        again(folder)
+        raise not_a_run(folder, "it has no run, no study and no bench")
     return path
 
 

@@ -164,6 +164,13 @@ class RunLock:
         me = {"pid": os.getpid(), "host": socket.gethostname()}
         guarded(write_atomically, self._holder, json.dumps(me))
 
+    @property
+    def held(self) -> bool:
+        """True if another process has it."""
+        if free := bool(guarded(self._taken)):
+            self._lock.release()
+        return not free
+
     def _taken(self) -> bool:
         try:
             self._lock.acquire()

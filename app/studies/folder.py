@@ -130,6 +130,12 @@ class StudyFolder:
                 found.append((cell, sum(parts) / len(parts)))
         return found
 
+    def far(self) -> Far:
+        """The runs that are done."""
+        from corsage.app.output.living import Far
+
+        return Far(sum(map(self.finished, self.grid.cells)), len(self.grid.cells))
+
     def write_page(self, far: Far, left: float | None, seconds: float) -> None:
         """Write the page of a study that goes on."""
         from corsage.app.report.now import Now

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from html import escape
+from urllib.parse import quote
 
 import numpy as np
 
 from corsage.app.output.summary import curve_of
 from corsage.app.report.chart import Axis as Scale
-from corsage.app.report.chart import Figure, Series, Strip, Strips, kind_of
+from corsage.app.report.chart import Chart, Figure, Series, Strip, Strips, kind_of
 from corsage.app.report.curves import AGAINST, chart, made, total
 from corsage.app.report.drawing import sample
 from corsage.app.report.now import Now
@@ -67,7 +68,7 @@ def runs(study: Study) -> str:
     if study.folder is None or not study.runs:
         return ""
     lines = "".join(
-        f'<li><a href="runs/{escape(run.folder.name, quote=True)}/report.html">'
+        f'<li><a href="runs/{quote(run.folder.name)}/report.html">'
         f"{escape(run.name or 'run')}</a></li>"
         for run in study.runs
     )
@@ -118,7 +119,7 @@ def interval(row: StudyRow) -> Interval | None:
     return around(row.mean, row.sd / len(row.means) ** 0.5, len(row.means) - 1)
 
 
-def learning(rows: Sequence[StudyRow], against: str) -> Figure:
+def learning(rows: Sequence[StudyRow], against: str) -> Chart:
     """The rows' means over the seeds, against rounds, bytes or seconds."""
     measure = rows[0].measure
     series = [found for row in rows if (found := curve(row, against))]

@@ -3,7 +3,7 @@
 LIVING = r"""
 // What was chosen is kept when the page is loaded again.
 const data = JSON.parse(document.getElementById("data").textContent);
-const kept = { off: null, words: "", sorts: {}, tabs: {}, folds: {} };
+const kept = { off: null, words: "", whole: false, sorts: {}, tabs: {}, folds: {} };
 const place = `corsage ${location.pathname}`;
 const again = () => {
   if (document.hidden || document.querySelector("dialog[open], input:focus, .tip:not([hidden])")) {

@@ -89,7 +89,7 @@ if (table) {
     sign = 1,
     shown = step;
   const fits = column =>
-    (!column.measure || !measure || column.measure === measure.value) && !off.has(column.s);
+    (!column.measure || !measure || column.measure === measure.value) && !folded(column.s);
   const line = i => {
     const row = document.createElement("tr");
     columns.forEach((column, c) => {

@@ -6,6 +6,7 @@ TOGGLES = r"""
 const hidden = data.hidden || [],
   placed = name => data.strategies.findIndex(one => one.name === name);
 const off = new Set(kept.off ? kept.off.map(placed).filter(s => s >= 0) : hidden);
+const folded = s => hidden.includes(s) && !kept.whole; // lines of tables: a legend moves none
 let refill = () => {};
 const quantile = (sorted, share) => {
   const at = share * (sorted.length - 1),
@@ -68,7 +69,7 @@ const spaced = (heights, gap, most) => {
   });
   return placed;
 };
-const number = element => Number([...element.classList].find(c => c.startsWith("s-")).slice(2));
+const number = element => Number([...element.classList].find(c => /^s-\d+$/.test(c))?.slice(2));
 
 const fit = (figure, whole = false) => {
   const chart = data.charts[figure.dataset.chart],
@@ -152,7 +153,7 @@ const range = (figure, whole) => {
 };
 const charts = all("[data-chart]");
 const toggled = () => {
-  all("[class*='s-']").forEach(element => {
+  all("[class*='s-']:not(tr)").forEach(element => {
     if ([...element.classList].some(c => /^s-\d+$/.test(c)))
       element.classList.toggle("off", off.has(number(element)));
   });
@@ -163,17 +164,18 @@ const toggled = () => {
     button.textContent = off.size ? `all ${data.strategies.length} rows` : few;
   });
   const words = kept.words.toLowerCase().split(/[\s,]+/).filter(Boolean);
-  if (words.length)
-    all(".filters tbody tr").forEach(row => {
-      const name = row.cells[0].textContent.toLowerCase();
-      row.classList.toggle("off", !words.some(word => name.includes(word)));
-    });
+  all(".filters tbody tr").forEach(row => {
+    const name = row.cells[0].textContent.toLowerCase(),
+      found = words.some(word => name.includes(word));
+    row.classList.toggle("off", words.length ? !found : folded(number(row)));
+  });
   kept.off = [...off].map(s => data.strategies[s].name);
   charts.forEach(figure => fit(figure));
   refill();
 };
 const few = hidden.length ? "the best only" : "none";
 const flip = () => {
+  kept.whole = off.size > 0;
   if (off.size) off.clear();
   else (hidden.length ? hidden : data.strategies.keys()).forEach(s => off.add(s));
   toggled();

@@ -180,6 +180,7 @@ def test_hostile_names_are_words(look: Open) -> None:
 
 def test_twenty_strategies_have_labels_that_do_not_cover_each_other(look: Open) -> None:
     with look(*a_run(tuple(f"a-long-method-name-{n}" for n in range(20)))) as page:
+        page.locator(".every").first.click()
         tops = page.evaluate(
             "[...document.querySelectorAll('.view.now .names span')]"
             ".filter(e => e.offsetParent).map(e => e.getBoundingClientRect().top)"
