@@ -16,9 +16,9 @@ from corsage.app.output.summary import human_seconds
 from corsage.app.output.usage import in_a_line
 
 SHARE = 0.02
-"""The share of the time that a page may take."""
-PAUSE = 2.0
-"""Seconds between two pages at least."""
+"""The share of the process's CPU time that pages may take."""
+PAUSE, PATIENCE = 2.0, 10.0
+"""Seconds between two pages: at least, and where the process mostly waits, as for devices."""
 FIRST_COST = 0.02
 """CPU seconds that the first page is expected to take."""
 TICK = 1.0
@@ -27,7 +27,7 @@ QUIET = 60.0
 
 
 class LivingPage:
-    """A page that is written anew while work goes on, in a small share of the time.
+    """A page that is written anew while work goes on, for a small share of the CPU's time.
 
     What cannot be written is said once, and tried again: the work goes on.
 
@@ -40,14 +40,16 @@ class LivingPage:
         self.write = write
         self.begun = time.monotonic()
         self.last = self.begun - PAUSE
+        self.cpu = time.process_time()
         self.cost, self.spent = FIRST_COST, 0.0
         self.complained = False
 
     def turn(self) -> None:
         """Write it if it is due."""
-        now = time.monotonic()
-        within = SHARE * (now - self.begun) >= self.spent + self.cost
-        if within and now - self.last >= PAUSE:
+        wanted, pause = (self.spent + self.cost) / SHARE, time.monotonic() - self.last
+        if pause >= PAUSE and time.process_time() - self.cpu >= wanted:
+            self.put()
+        elif pause >= PATIENCE and time.monotonic() - self.begun >= wanted:
             self.put()
 
     def put(self, over: bool = False) -> None:
