@@ -141,7 +141,7 @@ def brief(results: Sequence[Result]) -> Table:
 def page(shown: Sequence[tuple[Stop, Sequence[Result]]]) -> str:
     """The tables with their sentences, each with a link to its report."""
     from corsage.app.report.document import drawn_of
-    from corsage.app.report.pages import Drawn, html
+    from corsage.app.report.shell import Drawn, html
     from corsage.app.report.words import headline
 
     parts = [

@@ -7,18 +7,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from corsage.app.bench.audit import audit
 from corsage.app.bench.journal import BenchFolder
 from corsage.app.bench.protocol import Json, cell
 from corsage.app.bench.rows import Beside, Results
+from corsage.app.bench.running import Bench
 from corsage.app.bench.sets import ALONE_ROW, method_of
 from corsage.app.bench.table import cells, percent, sorting, titles
 from corsage.app.report.chart import Axis, Figure, Strip, Strips
 from corsage.app.report.now import Now
-from corsage.app.report.pages import Drawn, best_first, html, section, slug, sorted_table
+from corsage.app.report.shell import Drawn, best_first, html, section, slug, sorted_table
 from corsage.app.studies.page import curve, learning
+from corsage.core.files import guarded, write_atomically
 from corsage.core.measures import DASH
 from corsage.core.version import VERSION
 
@@ -161,9 +164,18 @@ def mean_ranks(results: Results) -> list[Figure]:
     return [Strips("Mean ranks over all sets", words, axis, [Strip(*e) for e in ends], choice)]
 
 
-def named_figures(results: Results) -> dict[str, Figure]:
-    """All figures of a bench, by the names of their files."""
+def report_of(folder: Path) -> dict[str, Figure]:
+    """Write the report of an earlier bench; its figures."""
+    opened = BenchFolder.there(folder)
+    results = Results.of([*opened.lines.values()], opened.costs)
+    guarded(write_atomically, folder / "report.html", page(results, opened))
     return {slug(*figure.choice): figure for figure in figures(results)}
+
+
+def look_at(folder: Path, pause: float) -> None:
+    """Write the page of a bench that is not over."""
+    bench = Bench(BenchFolder.there(folder))
+    bench.folder.write_page(bench.far(), None, pause)
 
 
 def alone(results: Results, drawn: Drawn) -> str:

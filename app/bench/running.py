@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from corsage.app.bench.journal import BenchFolder
@@ -121,14 +120,9 @@ class Bench:
         )
 
     def far(self) -> Far:
-        """How far it is."""
+        """Runs that are done."""
         done = len(self.folder.lines)
         return Far(done, max(self.whole, done), f", {human_seconds(self.cpu)} of CPU")
-
-
-def opened(folder: Path) -> Bench:
-    """An earlier bench, to be looked at."""
-    return Bench(BenchFolder.there(folder))
 
 
 Sets = dict[str, dict[str, Any]]

@@ -15,13 +15,13 @@ from corsage.app.output.progress import is_tty
 from corsage.app.output.summary import human_seconds
 from corsage.app.output.usage import in_a_line
 
-SHARE = 0.02
+PAGE_SHARE = 0.02
 """The share of the process's CPU time that pages may take."""
-PAUSE, PATIENCE = 2.0, 10.0
+PAUSE, WAITING_PAUSE = 2.0, 10.0
 """Seconds between two pages: at least, and where the process mostly waits, as for devices."""
 FIRST_COST = 0.02
 """CPU seconds that the first page is expected to take."""
-TICK = 1.0
+BAR_TICK = 1.0
 """Seconds after which a bar is drawn again on a terminal; elsewhere it is a line a minute."""
 QUIET = 60.0
 
@@ -46,17 +46,16 @@ class LivingPage:
 
     def turn(self) -> None:
         """Write it if it is due."""
-        wanted, pause = (self.spent + self.cost) / SHARE, time.monotonic() - self.last
-        if pause >= PAUSE and time.process_time() - self.cpu >= wanted:
-            self.put()
-        elif pause >= PATIENCE and time.monotonic() - self.begun >= wanted:
+        wanted, now = (self.spent + self.cost) / PAGE_SHARE, time.monotonic()
+        busy = now - self.last >= PAUSE and time.process_time() - self.cpu >= wanted
+        if busy or (now - self.last >= WAITING_PAUSE and now - self.begun >= wanted):
             self.put()
 
     def put(self, over: bool = False) -> None:
         """Write it; `over`: there will be no other."""
         begun = time.thread_time()
         try:
-            self.write(0.0 if over else max(PAUSE + 1.0, round(self.cost / SHARE)))
+            self.write(0.0 if over else max(PAUSE + 1.0, round(self.cost / PAGE_SHARE)))
         except Exception as error:  # whatever it is: no page is worth a run
             if not self.complained:
                 print(f"The page cannot be written: {in_a_line(error)}", file=sys.stderr)
@@ -154,8 +153,8 @@ class Bar:
 
     def _beside(self) -> None:
         """Bring the bar and the page up to date, beside the work."""
-        while not self._over.wait(TICK):
+        while not self._over.wait(BAR_TICK):
             self.now = self.far()
-            if time.monotonic() - self.said >= (TICK if self.tty else QUIET):
+            if time.monotonic() - self.said >= (BAR_TICK if self.tty else QUIET):
                 self.say()
             self.page.turn()

@@ -2,7 +2,7 @@
 
 It is there from the first round on, and loads itself again while the run goes on. The parts are
 beside it: charts as numbers (`chart`, `curves`, `people`, `divisions`, `estimates`), how they are
-drawn (`drawing`, `strips`, `style`), and what every page of Corsage's has (`pages`).
+drawn (`drawing`, `strips`, `style`), and what every page of Corsage's has (`shell`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from corsage.app.report import answers, divisions, estimates, result_fields, wor
 from corsage.app.report.chart import Figure
 from corsage.app.report.curves import learning_charts
 from corsage.app.report.now import Now, so_far
-from corsage.app.report.pages import Drawn, best_first, html, section, slug
 from corsage.app.report.people import people_charts, table, user_table
+from corsage.app.report.shell import Drawn, best_first, html, section, slug
 from corsage.app.report.strips import user_strips
 from corsage.app.report.trees import Tree, trees
 from corsage.app.results.metrics import names_of

@@ -1,4 +1,4 @@
-"""How far work is that goes on: the head of a page that loads itself again."""
+"""Progress of work that goes on: the head of a page that loads itself again."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def linked(words: str, place: str) -> str:
 
 
 def so_far(rows: Sequence[Row], results: Sequence[Result]) -> list[Result]:
-    """What is known of strategies that have no result yet, as results have it."""
+    """All that is known of strategies that have no result yet, as results have it."""
     done = {str(result["strategy"]) for result in results}
     names = dict.fromkeys(str(row["strategy"]) for row in rows)
     found: list[Result] = []

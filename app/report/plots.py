@@ -152,7 +152,7 @@ def legend(axes: Axes, theme: Theme) -> None:
 def picture(
     chart: Drawing, theme: Theme = LIGHT, look: Mapping[str, Style] | None = None
 ) -> Figure:
-    """What is drawn as a figure of its own; `look` if it is one of several with the same names."""
+    """A figure of its own; `look` if it is one of several with the same names."""
     look = look or styles(names_in(chart), theme)
     if isinstance(chart, Strips):
         return rows_of(chart, theme, look)

@@ -15,7 +15,7 @@ from corsage.core.measures import Measure
 
 TALL = 38
 """Pixels of a strip."""
-TOLD = 30
+TOLD_DOTS = 30
 """Dots of a row up to which each says whose it is."""
 ARROWS = {True: "\u25c2", False: "\u25b8"}
 """Signs of an interval that goes on to the left, or to the right."""
@@ -91,7 +91,7 @@ def inside(strip: Strip, axis: Axis) -> str:
         f"M{DRAWING_WIDTH * held(axis.place(value)):.1f} {height(name):.1f}h0"
         for name, value in zip(strip.names, strip.values, strict=True)
     ]
-    if len(points) > TOLD:
+    if len(points) > TOLD_DOTS:
         found.append(f'<path class="dots" d="{"".join(points)}"/>')
     else:
         found += [

@@ -18,7 +18,7 @@ from corsage.app.output.summary import (
 )
 from corsage.app.report import result_fields
 from corsage.app.report.drawing import sample
-from corsage.app.report.pages import Drawn, sorted_table
+from corsage.app.report.shell import Drawn, sorted_table
 from corsage.core.measures import DASH, Measure, measure_of
 from corsage.core.pairs.hurt import NEW_SUFFIX
 

@@ -15,10 +15,11 @@ from corsage.app.output.usage import command
 from corsage.app.results.metrics import names_of, read_rows
 from corsage.app.run.endings import RESULT, is_sound, read_failure, results_in
 from corsage.app.run.resuming import not_a_run, read_config
-from corsage.app.run.status import RunLock, is_study
+from corsage.app.run.status import STUDY, RunLock
 from corsage.core.errors import UNUSABLE, CheckpointError, ConfigError
-from corsage.core.files import guarded, parsed, unsealed, write_atomically
+from corsage.core.files import guarded, parsed, unsealed
 from corsage.core.pairs.hurt import with_hurt
+from corsage.core.registry import part
 from corsage.core.version import VERSION
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ usage: corsage report FOLDER [--png] [--svg] [--pdf]
 
 It writes FOLDER/report.html, from the files that lie there, and says where it is.
 """
-WATCH = """\
+WATCH_USAGE = """\
 usage: corsage watch [FOLDER]
 
   FOLDER  of a run, a study or a bench; without one the newest in runs
@@ -41,8 +42,10 @@ Opens its report in the browser, where there is one, and says where it is. While
 the page has the progress, the time left and the curves so far, and loads itself again; nothing is
 sent over a network. Afterwards it is the report.
 """
-FORMATS = {"--png": "png", "--svg": "svg", "--pdf": "pdf"}
-BENCH = "bench.json"
+FIGURE_FORMATS = {"--png": "png", "--svg": "svg", "--pdf": "pdf"}
+REPORT = "report.html"
+PAGES = {STUDY: "app.studies.page", "bench.json": "app.bench.page"}
+"""The modules of pages of folders that are no run's, by a file that these have."""
 GOES_ON = '"live":{'
 """Stands in a page of work that is not over."""
 
@@ -72,21 +75,23 @@ def run(words: list[str]) -> None:
 
 def parse(words: list[str]) -> tuple[Path, list[str]]:
     """The folder, and the formats of its figures; or ConfigError."""
-    folders = [word for word in words if word not in FORMATS]
+    folders = [word for word in words if word not in FIGURE_FORMATS]
     wrong = next((word for word in folders if word.startswith("-")), "")
     if wrong:
         raise ConfigError(f"report {wrong}: no such option. See corsage report --help.")
     if len(folders) != 1:
         raise ConfigError("report: needs one folder. See corsage report --help.")
-    return Path(folders[0]).expanduser(), [FORMATS[word] for word in words if word in FORMATS]
+    return Path(folders[0]).expanduser(), [
+        FIGURE_FORMATS[word] for word in words if word in FIGURE_FORMATS
+    ]
 
 
 def again(folder: Path, formats: list[str] | None = None) -> list[Path]:
     """Write the report of a run, a study or a bench, and its figures in these formats."""
-    write = of_study if is_study(folder) else of_bench if is_bench(folder) else of_run
+    page = page_of(folder)
     try:
-        figures = write(folder)
-        written = [folder / "report.html"]
+        figures = page.report_of(folder) if page else report_of(folder)
+        written = [folder / REPORT]
         if formats:
             from corsage.app.report.plots import write_figures  # matplotlib: only where needed
 
@@ -98,12 +103,12 @@ def again(folder: Path, formats: list[str] | None = None) -> list[Path]:
     return written
 
 
-def is_bench(folder: Path) -> bool:
-    """True if a folder is a bench's."""
-    return (folder / BENCH).is_file()
+def page_of(folder: Path) -> Any:
+    """The module of a folder's page; None of a run's."""
+    return next((part(m, file) for file, m in PAGES.items() if (folder / file).is_file()), None)
 
 
-def of_run(folder: Path) -> dict[str, Figure]:
+def report_of(folder: Path) -> dict[str, Figure]:
     """Write the report of a run; its figures."""
     from corsage.app.report.document import named_figures, write_report
 
@@ -113,31 +118,7 @@ def of_run(folder: Path) -> dict[str, Figure]:
     return named_figures(found.results, found.rows)
 
 
-def of_study(folder: Path) -> dict[str, Figure]:
-    """Write the report of a study; its figures."""
-    from corsage.app.studies.folder import there
-    from corsage.app.studies.page import named_figures
-
-    study = (opened := there(folder)).study({})
-    if not study.rows:
-        raise not_a_run(folder, "no run has a result yet, so there is nothing to report")
-    opened.page(study)
-    return named_figures(study)
-
-
-def of_bench(folder: Path) -> dict[str, Figure]:
-    """Write the report of a bench; its figures."""
-    from corsage.app.bench.journal import BenchFolder
-    from corsage.app.bench.page import named_figures, page
-    from corsage.app.bench.rows import Results
-
-    opened = BenchFolder.there(folder)
-    results = Results.of([*opened.lines.values()], opened.costs)
-    guarded(write_atomically, folder / "report.html", page(results, opened))
-    return named_figures(results)
-
-
-@command(WATCH, (*UNUSABLE, CheckpointError))
+@command(WATCH_USAGE, (*UNUSABLE, CheckpointError))
 def watch(words: list[str]) -> None:
     """Open the report of what goes on, or is over."""
     if len(words) > 1 or any(word.startswith("-") for word in words):
@@ -166,26 +147,15 @@ def there(folder: Path) -> Path:
 
     One that goes on for want of a process, as of a run that was killed, is made to say so.
     """
-    path, at_work = folder / "report.html", RunLock(folder).held
-    begun = not path.is_file() or (not at_work and GOES_ON in path.read_text(encoding="utf-8"))
-    pause = 3.0 if at_work else 0.0
-    if is_study(folder):
-        from corsage.app.studies import folder as studies
+    path, at_work = folder / REPORT, RunLock(folder).held
+    due = not path.is_file() or (not at_work and GOES_ON in path.read_text(encoding="utf-8"))
+    pause, page = 3.0 if at_work else 0.0, page_of(folder)
+    if page and due:
+        page.look_at(folder, pause)
+    elif not page and (folder / "config.json").is_file() and (due or at_work):
+        from corsage.app.run.page_writer import write_page
 
-        if begun:
-            study = studies.there(folder)
-            study.write_page(study.far(), None, pause)
-    elif is_bench(folder):
-        from corsage.app.bench.running import opened
-
-        if begun:
-            bench = opened(folder)
-            bench.folder.write_page(bench.far(), None, pause)
-    elif (folder / "config.json").is_file():
-        from corsage.app.run.living import write_page
-
-        if begun or at_work:
-            guarded(write_page, folder, pause)
+        guarded(write_page, folder, pause)
     elif not path.is_file():
         raise not_a_run(folder, "it has no run, no study and no bench")
     return path

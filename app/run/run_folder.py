@@ -34,7 +34,7 @@ from corsage.app.results.known_models import note_model
 from corsage.app.run.checkpoint import found, go_back
 from corsage.app.run.conclusion import conclude
 from corsage.app.run.endings import FAILURE, HELD_OUT, RESULT, Attempts, has_models, read_result
-from corsage.app.run.living import Living
+from corsage.app.run.page_writer import Living
 from corsage.app.run.recorder import Recorder, path_of
 from corsage.app.run.resuming import (
     EMPTY_FOLDER,

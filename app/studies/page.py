@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
@@ -15,8 +16,10 @@ from corsage.app.report.chart import Chart, Figure, Series, Strip, Strips, kind_
 from corsage.app.report.curves import AGAINST, chart, made, total
 from corsage.app.report.drawing import sample
 from corsage.app.report.now import Now
-from corsage.app.report.pages import Drawn, best_first, html, slug, sorted_table
+from corsage.app.report.shell import Drawn, best_first, html, slug, sorted_table
+from corsage.app.run.resuming import not_a_run
 from corsage.app.studies.comparison import Study
+from corsage.app.studies.folder import there
 from corsage.app.studies.grid import Grid
 from corsage.app.studies.means_table import filled, sorting
 from corsage.app.studies.over_seeds import Interval, StudyRow, around
@@ -84,14 +87,23 @@ def figures(study: Study) -> list[Figure]:
     ]
 
 
-def named_figures(study: Study) -> dict[str, Figure]:
-    """All figures of a study, by the names of their files."""
-    return {slug(*figure.choice): figure for figure in figures(study)}
-
-
 def seen_first(study: Study) -> list[str]:
     """The rows that are seen at first."""
     return best_first({r.label: float(r.measure.merit([r.mean])[0]) for r in study.rows})
+
+
+def report_of(folder: Path) -> dict[str, Figure]:
+    """Write the report of an earlier study; its figures."""
+    study = (opened := there(folder)).study({})
+    if not study.rows:
+        raise not_a_run(folder, "no run has a result yet, so there is nothing to report")
+    opened.page(study)
+    return {slug(*figure.choice): figure for figure in figures(study)}
+
+
+def look_at(folder: Path, pause: float) -> None:
+    """Write the page of a study that is not over."""
+    (study := there(folder)).write_page(study.far(), None, pause)
 
 
 def every_run(rows: Sequence[StudyRow], first: Sequence[str]) -> Strips:

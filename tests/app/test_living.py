@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from corsage.app.command import run
 from corsage.app.output import living
-from corsage.app.output.living import PATIENCE, PAUSE, SHARE, Bar, Far, LivingPage
+from corsage.app.output.living import PAGE_SHARE, PAUSE, WAITING_PAUSE, Bar, Far, LivingPage
 from corsage.app.report.now import ENDED, rounds, so_far
-from corsage.app.run import living as of_runs
+from corsage.app.run import page_writer as of_runs
 from corsage.app.run.status import RunLock
 from tests.support.html import Page
 from tests.support.reports import a_run
@@ -50,9 +50,7 @@ class Clock:
     st.floats(0.01, 30.0),
     st.floats(0.0, 1.0),
 )
-def test_pages_take_a_small_share_of_the_time(
-    costs: list[float], step: float, busy: float
-) -> None:
+def test_pages_take_a_small_share_of_the_time(costs: list[float], step: float, busy: float) -> None:
     """Whatever a page costs; but for the last one, whose cost nobody knew before.
 
     A process that is busy for a part of the time gives of that, or has a page in 10 seconds.
@@ -75,9 +73,12 @@ def test_pages_take_a_small_share_of_the_time(
             if len(written) < len(costs):
                 page.turn()
                 spent = sum(one for _, one in written[:-1])
-                assert spent <= SHARE * clock.now
-                assert spent <= SHARE * clock.work or len(written) - 1 <= clock.now / PATIENCE
-    assert written or 400 * step < PATIENCE + 1
+                assert spent <= PAGE_SHARE * clock.now
+                assert (
+                    spent <= PAGE_SHARE * clock.work
+                    or len(written) - 1 <= clock.now / WAITING_PAUSE
+                )
+    assert written or 400 * step < WAITING_PAUSE + 1
     assert all(b - a >= PAUSE for (a, _), (b, _) in itertools.pairwise(written))
 
 

@@ -5,9 +5,9 @@ the page lets no other script run. It is kept in Python for an app bundle takes 
 """
 
 from corsage.app.report.scripts.basics import BASICS
-from corsage.app.report.scripts.living import LIVING
 from corsage.app.report.scripts.pointer import POINTER
+from corsage.app.report.scripts.reloading import RELOADING
 from corsage.app.report.scripts.sorting import SORTS, TABLE
 from corsage.app.report.scripts.toggles import TOGGLES
 
-SCRIPT = '"use strict";\n{\n' + LIVING + BASICS + TOGGLES + POINTER + TABLE + SORTS + "}\n"
+SCRIPT = '"use strict";\n{\n' + RELOADING + BASICS + TOGGLES + POINTER + TABLE + SORTS + "}\n"

@@ -13,8 +13,8 @@ import pytest
 
 from corsage.app.command import run
 from corsage.app.report import document as report
-from corsage.app.report import pages
 from corsage.app.report import result_fields as fields
+from corsage.app.report import shell
 from corsage.app.report.words import without_tests
 from corsage.core.configuration.key_groups import GROUPS
 from corsage.core.configuration.known_keys import OF_SOME, known_keys
@@ -99,8 +99,8 @@ def test_only_its_own_script_may_run() -> None:
     results, rows = a_run()
     page = page_of(results, rows)
     script = page.rpartition("<script>")[2].partition("</script>")[0]
-    assert pages.policy(script) in page
-    assert "unsafe" not in pages.POLICY.partition("script-src")[2]
+    assert shell.policy(script) in page
+    assert "unsafe" not in shell.POLICY.partition("script-src")[2]
 
 
 def test_what_its_script_reads_is_json_with_all_names_as_they_are() -> None:
@@ -112,7 +112,7 @@ def test_what_its_script_reads_is_json_with_all_names_as_they_are() -> None:
     found = json.loads(text[1])
     users = found["users"]["columns"][0]["values"]
     assert EVIL in users and QUOTED in users
-    assert pages.embedded({"a": "</script>&\u2028"}).isascii()
+    assert shell.embedded({"a": "</script>&\u2028"}).isascii()
 
 
 @pytest.mark.parametrize("names", [("fedrep",), tuple(f"method{n}" for n in range(40))])

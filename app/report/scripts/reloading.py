@@ -1,6 +1,6 @@
 """The page's script: a page of work that goes on, which loads itself again as it was looked at."""
 
-LIVING = r"""
+RELOADING = r"""
 // What was chosen is kept when the page is loaded again.
 const data = JSON.parse(document.getElementById("data").textContent);
 const kept = { off: null, words: "", whole: false, sorts: {}, tabs: {}, folds: {} };

@@ -19,11 +19,11 @@ from corsage.app.report.strips import rows
 from corsage.app.report.style import SHEET, Look, looks
 from corsage.core.pairs.hurt import NEW_SUFFIX
 
-MANY = 10
+MANY_ROWS = 10
 """Rows up to which all of them are seen at first."""
-FEW = 6
+SHOWN_ROWS = 6
 """Of more rows so many of the best, and the references."""
-REFERENCES = ("local", "fedavg")
+REFERENCE_ROWS = ("local", "fedavg")
 
 
 def policy(script: str) -> str:
@@ -75,11 +75,11 @@ def best_first(merits: Mapping[str, float]) -> list[str]:
     Beside `fedavg+ft` stands `fedavg`, whose curve is that of its training; new users are others.
     Names may have settings behind them: `fedavg lr=0.1`.
     """
-    if len(merits) <= MANY:
+    if len(merits) <= MANY_ROWS:
         return [*merits]
     order = sorted(merits, key=lambda name: -merits[name])
-    found = [name for name in order if not name.partition(" ")[0].endswith(NEW_SUFFIX)][:FEW]
-    for one in REFERENCES:
+    found = [name for name in order if not name.partition(" ")[0].endswith(NEW_SUFFIX)][:SHOWN_ROWS]
+    for one in REFERENCE_ROWS:
         found += [name for name in order if name.partition(" ")[0] == one][:1]
     found += [re.sub(r"\+\S+", "", name) for name in found]
     return [name for name in dict.fromkeys(found) if name in merits]
