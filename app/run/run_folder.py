@@ -215,10 +215,8 @@ class RunFolder:
         recorder = Recorder(self.folder / name, own, self.config, self.goes_on)
         several = self.config.run.strategy
         remarks = Remarks(several if name == several[0] else ())
-        return [
-            *(recorder, self.living, watcher(self.config), remarks),
-            *(self.trackers.of(name) if self.trackers is not None else ()),
-        ]
+        found: list[Callback] = [recorder, self.living, watcher(self.config), remarks]
+        return [*found, *(self.trackers.of(name) if self.trackers is not None else ())]
 
 
 def is_done(folder: Path, rounds: int) -> bool:
