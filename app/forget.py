@@ -53,9 +53,7 @@ WRITTEN = {
         "clusters.csv",
         "coefficients.csv",
         "statistics.csv",
-        "learning.png",
-        "users.png",
-        "bytes.png",
+        "figures",
     ),
 }
 """What a run folder holds beside the folders of its strategies."""

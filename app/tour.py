@@ -140,28 +140,16 @@ def brief(results: Sequence[Result]) -> Table:
 
 def page(shown: Sequence[tuple[Stop, Sequence[Result]]]) -> str:
     """The tables with their sentences, each with a link to its report."""
-    from corsage.app.report.style import SHEET, looks
+    from corsage.app.report.document import drawn_of
+    from corsage.app.report.shell import Drawn, html
     from corsage.app.report.words import headline
 
     parts = [
         f"<h2>{escape(stop.title)}</h2>\n<p>{escape(stop.sentence(results))}</p>\n"
-        f"{headline(results, looks([str(r['strategy']) for r in results]))}"
+        f"{headline(results, drawn_of(results))}"
         f'<p><a href="{stop.name}/report.html">The report</a>: who gains and who loses, learning '
         f"curves, what was found</p>\n<pre>python run_simulation.py {escape(stop.keys)}</pre>"
         for stop, results in shown
     ]
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>A tour of Corsage</title>
-<style>{SHEET}</style>
-</head>
-<body>
-<h1>A tour of Corsage</h1>
-<p class="soft">A model of its own for every participant, in three ways.</p>
-{"".join(parts)}
-</body>
-</html>
-"""
+    lead = '<p class="soft">A model of its own for every participant, in three ways.</p>'
+    return html("A tour of Corsage", [lead, *parts], Drawn([], []))

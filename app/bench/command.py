@@ -160,7 +160,7 @@ def perform(folder: BenchFolder, at_once: int) -> None:
     from corsage.app.bench.table import conclude
 
     with folder:
-        work = Bench(folder, [(method, place) for method, place in folder.plan["pairs"]])
+        work = Bench(folder)
         print(f"Bench of {work.whole} runs: {folder.folder}", file=sys.stderr, flush=True)
         try:
             work.run(at_once)

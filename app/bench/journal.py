@@ -16,12 +16,15 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from corsage.app.bench.protocol import Json, Protocol, Work, cell, digest
 from corsage.app.run.status import RunLock, new_folder
 from corsage.core.errors import CheckpointError, ConfigError, OtherData
 from corsage.core.files import guarded, write_atomically
+
+if TYPE_CHECKING:
+    from corsage.app.output.living import Far
 
 PLAN, JOURNAL, RESULTS, COSTS_FILE = "bench.json", "journal.jsonl", "results.jsonl", "costs.jsonl"
 SUFFIX = "bench"
@@ -153,6 +156,16 @@ class BenchFolder:
     def left(self, works: Iterable[Work]) -> list[Work]:
         """Those that are not done."""
         return [work for work in works if work.name not in self.lines]
+
+    def write_page(self, far: Far, left: float | None, seconds: float) -> None:
+        """Write the page of a bench that goes on."""
+        from corsage.app.bench.page import page
+        from corsage.app.bench.rows import Results
+        from corsage.app.report.now import Now
+
+        results = Results.of([*self.lines.values()], {**self.costs})
+        text = page(results, self, Now(far.done, far.whole, "runs", left, (), seconds))
+        guarded(write_atomically, self.folder / "report.html", text)
 
     def conclude(self) -> None:
         """Write the lines in order."""

@@ -3,75 +3,30 @@ and the audit."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
+from pathlib import Path
+from typing import Any
 
 from corsage.app.bench.audit import audit
 from corsage.app.bench.journal import BenchFolder
 from corsage.app.bench.protocol import Json, cell
 from corsage.app.bench.rows import Beside, Results
+from corsage.app.bench.running import Bench
 from corsage.app.bench.sets import ALONE_ROW, method_of
 from corsage.app.bench.table import cells, percent, sorting, titles
-from corsage.app.studies.page import STYLE
+from corsage.app.report.chart import Axis, Figure, Strip, Strips
+from corsage.app.report.now import Now
+from corsage.app.report.shell import Drawn, best_first, html, section, slug, sorted_table
+from corsage.app.studies.page import curve, learning
+from corsage.core.files import guarded, write_atomically
 from corsage.core.measures import DASH
 from corsage.core.version import VERSION
 
-OWN_STYLE = """
-th button { all: unset; cursor: pointer; white-space: pre; }
-.sorts { font-size: .88em; }
-.sorts tr > :first-child { position: sticky; left: 0; background: var(--paper); }
-.words td:first-child { white-space: normal; min-width: 9rem; }
-th button:focus-visible, td button:focus-visible { outline: 2px solid var(--dot); }
-td button { all: unset; cursor: pointer; text-decoration: underline dotted; }
-th[aria-sort=ascending] button::after { content: " \\2191"; }
-th[aria-sort=descending] button::after { content: " \\2193"; }
-input { font: inherit; padding: .3rem .5rem; width: 100%; max-width: 22rem; }
-dialog { max-width: min(52rem, 94vw); background: var(--paper); color: var(--ink);
-  border: 1px solid var(--line); border-radius: 8px; }
-svg .same { stroke: var(--dot); stroke-width: 4; }
-"""
-TABLE_SCRIPT = """
-const cellsOf = JSON.parse(document.getElementById("cells").textContent);
-const valueOf = cell =>
-  parseFloat(cell.dataset.value || cell.textContent.replace("\\u2212", "-"));
-for (const table of document.querySelectorAll("table.sorts")) {
-  const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
-  heads.forEach((head, place) => head.querySelector("button").onclick = () => {
-    const was = head.getAttribute("aria-sort");
-    const words = [...body.rows].every(row => isNaN(valueOf(row.cells[place])));
-    const up = was ? was === "descending" : words;
-    heads.forEach(one => one.removeAttribute("aria-sort"));
-    head.setAttribute("aria-sort", up ? "ascending" : "descending");
-    const sign = up ? 1 : -1, key = row => row.cells[place];
-    const order = (a, b) => { const x = valueOf(key(a)), y = valueOf(key(b));
-      if (isNaN(x) && isNaN(y)) return sign * key(a).textContent.localeCompare(key(b).textContent);
-      if (isNaN(x) || isNaN(y)) return isNaN(x) ? 1 : -1;
-      return sign * (x - y); };
-    body.append(...[...body.rows].sort(order));
-  });
-}
-document.getElementById("filter").oninput = event => {
-  const words = event.target.value.toLowerCase().split(/[\\s,]+/).filter(Boolean);
-  for (const row of document.querySelectorAll("table.filters tbody tr")) {
-    const name = row.cells[0].textContent.toLowerCase();
-    row.hidden = words.length > 0 && !words.some(word => name.includes(word));
-  }
-};
-const box = document.querySelector("dialog");
-document.addEventListener("click", event => {
-  const name = event.target.dataset && event.target.dataset.cell;
-  if (!name) return;
-  box.querySelector("h2").textContent = name;
-  box.querySelector("pre").textContent = JSON.stringify(cellsOf[name], null, 1);
-  box.showModal();
-  box.scrollTop = 0;
-});
-"""
 
-
-def page(results: Results, folder: BenchFolder) -> str:
+def page(results: Results, folder: BenchFolder, now: Now | None = None) -> str:
     """The whole page as text."""
     protocol = folder.protocol
     said = (
@@ -83,70 +38,47 @@ def page(results: Results, folder: BenchFolder) -> str:
         for name, why in folder.plan.get("absent", {}).items()
     )
     notes = "".join(f"<li>{escape(note)}</li>" for note in results.notes())
-    sections = "".join(section(name, group) for name, group in results.sets.items())
-    data = {name: told for group in results.sets.values() for name, told in map(detail, group)}
-    content = json.dumps(plain(data)).replace("<", "\\u003c")
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Benchmark of personalised federated learning</title>
-<style>{STYLE}{OWN_STYLE}</style>
-</head>
-<body>
-<h1>Benchmark of personalised federated learning</h1>
-<p class="soft">{escape(said)}</p>
-<p><label>Rows <input id="filter" placeholder="fedrep, fedavg" type="search"></label></p>
-{sections}
-<ul class="soft">{notes}{gone}</ul>
-<h2>Mean ranks</h2>
-{picture(results)}
-{rank_table(results)}
-<h2>Who is better off alone</h2>
-<p class="soft">Users whose own test samples are predicted worse than by a model that they trained
-alone; in brackets those beyond noise.</p>
-{alone(results)}
-<h2>The audit</h2>
-<p class="soft">Rankings by other choices than the protocol's. No trial saw test data, so what
-tuning by them would have done cannot be said; instead: no tuning at all.</p>
-{audited(results)}
-<dialog><h2></h2><pre></pre><form method="dialog"><button>close</button></form></dialog>
-<script type="application/json" id="cells">{content}</script>
-<script>{TABLE_SCRIPT}</script>
-</body>
-</html>
-"""
+    drawn = drawn_of(results)
+    body = [
+        f'<p class="soft">{escape(said)}</p>',
+        now.section() if now else "",
+        *(of_set(name, group, drawn) for name, group in results.sets.items()),
+        f'<ul class="soft">{notes}{gone}</ul>',
+        "<h2>Mean ranks</h2>",
+        drawn.views(mean_ranks(results)),
+        rank_table(results, drawn),
+        section("Learning", drawn.legend(), drawn.views(learning_curves(results))),
+        "<h2>Who is better off alone</h2>",
+        '<p class="soft">Users whose own test samples are predicted worse than by a model that '
+        "they trained alone; in brackets those beyond noise.</p>",
+        alone(results, drawn),
+        "<h2>The audit</h2>",
+        '<p class="soft">Rankings by other choices than the protocol\'s. No trial saw test data, '
+        "so what tuning by them would have done cannot be said; instead: no tuning at all.</p>",
+        audited(results),
+    ]
+    return html("Benchmark of personalised federated learning", body, drawn, now)
 
 
-def html_table(
-    heads: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    kind: str = "",
-    values: Sequence[Sequence[float | None]] = (),
-) -> str:
-    """A table that can be sorted; cells are HTML already, `values` what they are sorted by."""
-    top = "".join(f"<th><button>{escape(head)}</button></th>" for head in heads)
-    marks = [["" if v is None else f' data-value="{v!r}"' for v in own] for own in values]
-    body = "".join(
-        f"<tr>{''.join(f'<td{m}>{one}</td>' for one, m in zip(row, own, strict=True))}</tr>"
-        for row, own in zip(rows, marks or [[""] * len(heads)] * len(rows), strict=True)
-    )
-    return (
-        f'<div class="wide"><table class="sorts {kind}"><thead><tr>{top}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
+def drawn_of(results: Results) -> Drawn:
+    """All rows, those of the best mean ranks first to be seen."""
+    rows = dict.fromkeys(one.entry.row for group in results.sets.values() for one in group)
+    worst = float(len(rows))
+    merits = {row: -results.ranks.means.get(row, worst) for row in rows}
+    opened = {name: told for group in results.sets.values() for name, told in map(detail, group)}
+    return Drawn([*rows], best_first(merits), cells=plain(opened))
 
 
-def section(name: str, group: Sequence[Beside]) -> str:
+def of_set(name: str, group: Sequence[Beside], drawn: Drawn) -> str:
     """The table of a set; a row's mean opens what it comes from."""
-    rows = []
+    lines, css = [], []
     for one in group:
         first, second, *rest = map(escape, cells(one))
-        button = f'<button data-cell="{escape(named(one))}">{second}</button>'
-        rows.append([first, button, *rest])
+        button = f'<button type="button" data-cell="{escape(named(one))}">{second}</button>'
+        lines.append([first, button, *rest])
+        css.append(drawn.line(one.entry.row))
     values = [sorting(one) for one in group]
-    return f"<h2>{escape(name)}</h2>{html_table(titles(group), rows, 'filters', values)}"
+    return f"<h2>{escape(name)}</h2>{sorted_table(titles(group), lines, css, values, 'filters')}"
 
 
 def named(one: Beside) -> str:
@@ -176,7 +108,7 @@ def detail(one: Beside) -> tuple[str, Json]:
     }
 
 
-def plain(value: object) -> object:
+def plain(value: Any) -> Any:
     """Numbers that JSON does not have are none."""
     if isinstance(value, dict):
         return {key: plain(one) for key, one in value.items()}
@@ -185,7 +117,7 @@ def plain(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def rank_table(results: Results) -> str:
+def rank_table(results: Results, drawn: Drawn) -> str:
     """The ranks of each row, and its mean without each set."""
     own = results.ranks
     if not own.rows:
@@ -193,58 +125,71 @@ def rank_table(results: Results) -> str:
     means = own.means
     without = {name: own.without(name) for name in own.sets} if len(own.sets) > 1 else {}
     heads = ["row", "mean", *own.sets, *(f"without\n{name}" for name in without)]
-    rows = [
-        [escape(row), f"{means[row]:.2f}", *(f"{rank:g}" for rank in own.table[:, place]),
+    order = sorted(own.rows, key=lambda row: means[row])
+    lines = [
+        [escape(row), f"{means[row]:.2f}",
+         *(f"{rank:g}" for rank in own.table[:, own.rows.index(row)]),
          *(f"{ranks[row]:.2f}" for ranks in without.values())]
-        for place, row in enumerate(own.rows)
+        for row in order
     ]  # fmt: skip
-    rows.sort(key=lambda row: float(row[1]))
-    return html_table(heads, rows, "filters")
+    return sorted_table(heads, lines, [*map(drawn.line, order)], kind="filters")
 
 
-def picture(results: Results) -> str:
-    """Nemenyi's: mean ranks on an axis, and bars over rows that are not told apart."""
+def figures(results: Results) -> list[Figure]:
+    """Mean ranks, and of each set learning curves with bands over the seeds."""
+    return [*mean_ranks(results), *learning_curves(results)]
+
+
+def learning_curves(results: Results) -> list[Figure]:
+    """Of each set the curves of its rows over the rounds."""
+    found: list[Figure] = []
+    for name, group in results.sets.items():
+        rows = [one.entry.study for one in group if one.entry.results]
+        if curved := [row for row in rows if curve(row, "round")]:
+            found.append(replace(learning(curved, "round"), choice=(name, "round"), extra=False))
+    return found
+
+
+def mean_ranks(results: Results) -> list[Figure]:
+    """Nemenyi's: mean ranks on an axis, shaded as far as rows are not told apart."""
     own = results.ranks
     if own.critical is None:
-        return ""
+        return []
+    far = own.critical
     order = sorted(own.means.items(), key=lambda item: item[1])
-    most, height = len(order), 26 * len(order) + 60
-
-    def x(rank: float) -> float:
-        return 170 + 440 * (rank - 1) / max(most - 1, 1)
-
-    parts = [
-        f'<text class="soft" x="{x(rank):.1f}" y="16" text-anchor="middle">{rank}</text>'
-        for rank in sorted({1, (most + 1) // 2, most})
-    ]
-    for place, (row, rank) in enumerate(order):
-        y, end = 40 + 26 * place, x(min(rank + own.critical, most))
-        parts.append(
-            f'<text x="160" y="{y + 4}" text-anchor="end">{escape(row)}</text>'
-            f'<line class="same" x1="{x(rank):.1f}" x2="{end:.1f}" y1="{y}" y2="{y}" '
-            f'stroke-opacity=".25"/><circle class="mean" cx="{x(rank):.1f}" cy="{y}" r="5">'
-            f"<title>{escape(row)}: {rank:.2f}</title></circle>"
-        )
-    words = f"A row's bar reaches as far as ranks that do not differ from it ({own.critical:.2f})."
-    return (
-        f'<figure><svg viewBox="0 0 640 {height}" role="img" aria-label="mean ranks">'
-        f'{"".join(parts)}</svg><figcaption class="soft">{words}</figcaption></figure>'
-    )
+    ends = [(row, rank, rank, min(rank + far, len(order))) for row, rank in order]
+    axis = Axis("mean rank, 1 the best", "rank", 0.9, len(order) + 0.1)
+    words = f"Shaded as far as ranks that do not differ from the row's (Nemenyi, {far:.2f})."
+    choice = ("mean", "ranks")
+    return [Strips("Mean ranks over all sets", words, axis, [Strip(*e) for e in ends], choice)]
 
 
-def alone(results: Results) -> str:
+def report_of(folder: Path) -> dict[str, Figure]:
+    """Write the report of an earlier bench; its figures."""
+    opened = BenchFolder.there(folder)
+    results = Results.of([*opened.lines.values()], opened.costs)
+    guarded(write_atomically, folder / "report.html", page(results, opened))
+    return {slug(*figure.choice): figure for figure in figures(results)}
+
+
+def look_at(folder: Path, pause: float) -> None:
+    """Write the page of a bench that is not over."""
+    bench = Bench(BenchFolder.there(folder))
+    bench.folder.write_page(bench.far(), None, pause)
+
+
+def alone(results: Results, drawn: Drawn) -> str:
     """A line a row, a column a set: the share of users who are better off alone."""
-    rows = dict.fromkeys(one.entry.row for group in results.sets.values() for one in group)
     at = {named(one): one for group in results.sets.values() for one in group}
-    lines = []
-    for row in (row for row in rows if row != ALONE_ROW):
-        words = []
-        for name in results.sets:
-            one = at.get(f"{row}@{name}")
-            share = one.hurt.get("alone") if one else None
-            words.append(DASH if share is None else f"{percent(share[0])} ({percent(share[1])})")
-        lines.append([escape(row), *words])
-    return html_table(["row", *results.sets], lines, "filters")
+    lines, css, values = [], [], []
+    for row in (row for row in drawn.order if row != ALONE_ROW):
+        found = [at.get(f"{row}@{name}") for name in results.sets]
+        shares = [one.hurt.get("alone") if one else None for one in found]
+        said = [f"{percent(s[0])} ({percent(s[1])})" if s else DASH for s in shares]
+        lines.append([escape(row), *said])
+        css.append(drawn.line(row))
+        values.append([None, *(s and s[0] for s in shares)])
+    return sorted_table(["row", *results.sets], lines, css, values, "filters")
 
 
 def audited(results: Results) -> str:
@@ -255,4 +200,4 @@ def audited(results: Results) -> str:
         for one in audit(results)
     ]  # fmt: skip
     heads = ["choice", "set", "Kendall's\ntau", "first by\nthe protocol", "first\nby it"]
-    return html_table([*heads, "most places\nmoved"], rows, "words")
+    return sorted_table([*heads, "most places\nmoved"], rows, kind="words")

@@ -20,6 +20,7 @@ from corsage.core.pairs.noise import sums_of
 
 NEW_SAMPLES = (5, 20, 0)
 """Samples that new users have; 0: all of their own."""
+NOT_DONE = "it is not done"
 MOST_OF_LAST = 0.95
 """Of the last round's value, for `rounds to 95%`."""
 
@@ -169,7 +170,7 @@ def entries(lines: Sequence[Json], costs: Mapping[str, float]) -> dict[str, dict
                 keys=changed(trials, best.get(row, 0)),
                 trials=[t["rows"][row]["mean"] if row in t["rows"] else None for t in trials],
                 cpu=float(np.mean(spent)) if spent else None,
-                failed="" if results else why or "it is not done",
+                failed="" if results else why or NOT_DONE,
             )  # fmt: skip
     return found
 
@@ -288,8 +289,14 @@ class Results:
         ]
         found += [
             f"{one.entry.row}@{one.entry.place} has no result: {one.entry.failed}"
-            for group in self.sets.values() for one in group if not one.entry.results
+            for group in self.sets.values() for one in group
+            if not one.entry.results and one.entry.failed != NOT_DONE
         ]  # fmt: skip
+        open_rows = [
+            f"{one.entry.row}@{one.entry.place}" for group in self.sets.values()
+            for one in group if one.entry.failed == NOT_DONE
+        ]  # fmt: skip
+        found += [f"Not done yet: {', '.join(open_rows)}."] * bool(open_rows)
         own = self.ranks
         if own.p_value is not None and own.critical is not None:
             found.append(

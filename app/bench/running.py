@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
-import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -14,7 +11,7 @@ from typing import Any
 from corsage.app.bench.journal import BenchFolder
 from corsage.app.bench.protocol import Json, Work, chosen, config_of, finals, trial
 from corsage.app.bench.sets import COMMON_KEYS, CONSTANT_ROW
-from corsage.app.output.progress import is_tty
+from corsage.app.output.living import Bar, Far
 from corsage.app.output.summary import human_seconds
 from corsage.app.studies.workers import Ended, Job, cores, play
 from corsage.core.errors import ConfigError, CorsageError, DataError
@@ -30,15 +27,15 @@ class Bench:
     Parameters
     ----------
     folder : where its lines go.
-    pairs : (method, set), all that is run.
     """
 
-    def __init__(self, folder: BenchFolder, pairs: Iterable[tuple[str, str]]) -> None:
-        self.folder, self.pairs = folder, [*pairs]
+    def __init__(self, folder: BenchFolder) -> None:
+        self.folder = folder
+        self.pairs = [(method, place) for method, place in folder.plan["pairs"]]
         self.sets: Mapping[str, Mapping[str, Any]] = folder.plan["sets"]
-        self.begun, self.said = time.monotonic(), 0.0
-        self.cpu, self.before = 0.0, len(folder.lines)
+        self.cpu = 0.0
         self.killed: list[str] = []
+        self.bar = Bar(self.far, folder.write_page)
 
     def keys(self, place: str) -> dict[str, Any]:
         """The keys of a set's runs."""
@@ -74,11 +71,11 @@ class Bench:
     def run(self, at_once: int) -> None:
         """Do all that is left; what is done is on disk."""
         jobs = [self.job(work) for pair in self.pairs for work in self.due(*pair)]
-        if jobs:
-            guarded(play, jobs, at_once or cores(), self.told)
+        with self.bar:
+            if jobs:
+                guarded(play, jobs, at_once or cores(), self.told)
         with suppress(OSError):  # it holds what a run that failed has said
             (self.folder.folder / LOGS).rmdir()
-        self.say(last=True)
 
     @property
     def lost(self) -> list[str]:
@@ -95,7 +92,6 @@ class Bench:
         self.folder.add(line, ended.cpu)
         ended.job.log.unlink(missing_ok=True)
         self.cpu += ended.cpu
-        self.say()
         if line["seed"] is not None:
             return []
         follow = self.tests(line["method"], line["place"])
@@ -107,7 +103,7 @@ class Bench:
         self.killed.append(name)
         left_out = name in self.lost
         how = "left out for now" if left_out else "tried once more"
-        print(f"{name}: its process ended with {ended.code}: {how}.", file=sys.stderr)
+        self.bar.line(f"{name}: its process ended with {ended.code}: {how}.")
         return [] if left_out else [ended.job]
 
     @property
@@ -116,23 +112,10 @@ class Bench:
         own = self.folder.protocol
         return sum(own.trials_of(method) + own.seeds for method, _ in self.pairs)
 
-    def say(self, last: bool = False) -> None:
-        """Say how far it is: a line that is written over, or one a minute."""
-        done, now = len(self.folder.lines), time.monotonic()
-        tty = is_tty(sys.stderr)
-        if not last and now - self.said < (0.5 if tty else 60):
-            return
-        self.said = now
-        whole = max(self.whole, done)
-        bar = "#" * (10 * done // max(whole, 1))
-        text = f"[{bar:.<10}] {done}/{whole} runs, {human_seconds(now - self.begun)}"
-        if 0 < done - self.before < whole - self.before:
-            left = (now - self.begun) * (whole - done) / (done - self.before)
-            text += f", some {human_seconds(left)} left"
-        text += f", {human_seconds(self.cpu)} of CPU"
-        width = shutil.get_terminal_size().columns - 1
-        text = f"{text[:width]:<{width}}" if tty else text  # or what was written over would show
-        print(text, end="\r" if tty and not last else "\n", file=sys.stderr, flush=True)
+    def far(self) -> Far:
+        """Runs that are done."""
+        done = len(self.folder.lines)
+        return Far(done, max(self.whole, done), f", {human_seconds(self.cpu)} of CPU")
 
 
 Sets = dict[str, dict[str, Any]]

@@ -14,7 +14,7 @@ from corsage.app.bench.journal import BenchFolder
 from corsage.app.bench.rows import NEW_SAMPLES, Beside, Results
 from corsage.app.output.summary import human_bytes, human_seconds
 from corsage.app.output.terminal import Airy, Name, heads, terminal
-from corsage.app.studies.means_table import signed, within
+from corsage.app.studies.means_table import BOLD, signed, tabular, within
 from corsage.app.studies.over_seeds import Difference
 from corsage.core.files import guarded, write_atomically
 from corsage.core.measures import DASH, Measure
@@ -152,29 +152,20 @@ def csv_text(results: Results) -> str:
 
 def to_latex(results: Results) -> str:
     """A table of means: a line a row, a column a set; the best of a set is bold."""
-    names = [*results.sets]
     rows = dict.fromkeys(one.entry.row for group in results.sets.values() for one in group)
     at = {(n, o.entry.row): o for n, group in results.sets.items() for o in group}
-    lines = [r"\begin{tabular}{l" + "r" * len(names) + "}", r"\hline"]
-    lines += [" & ".join(["", *map(latex, names)]) + r" \\", r"\hline"]
-    for row in rows:
-        words = [latex_cell(at.get((name, row)), results.sets[name]) for name in names]
-        lines.append(" & ".join([latex(row), *words]) + r" \\")
-    return "\n".join([*lines, r"\hline", r"\end{tabular}", ""])
+    lines = [
+        [row, *(mean_of(at.get((name, row)), group) for name, group in results.sets.items())]
+        for row in rows
+    ]
+    return tabular(["", *results.sets], lines)
 
 
-def latex(text: str) -> str:
-    """A name as LaTeX writes it."""
-    return text.replace("_", r"\_").replace("%", r"\%")
-
-
-def latex_cell(one: Beside | None, group: Sequence[Beside]) -> str:
+def mean_of(one: Beside | None, group: Sequence[Beside]) -> str:
     """The mean and its deviation, bold if it is the best of its set."""
     if one is None or not one.entry.results:
-        return "--"
-    text, study = one.entry.measure.text, one.entry.study
-    own = text(study.mean) + (rf" $\pm$ {text(study.sd)}" if study.sd is not None else "")
-    return rf"\textbf{{{own}}}" if one.entry.merit == group[0].entry.merit else own
+        return DASH
+    return BOLD * (one.entry.merit == group[0].entry.merit) + cells(one)[1]
 
 
 def drawn(name: str, group: Sequence[Beside]) -> Airy:

@@ -56,16 +56,22 @@ def drawn_notes(results: Sequence[Result]) -> Iterator[str]:
 
 def by_drawing(result: Result, new: Mapping[str, Result]) -> str:
     """Such means of a row: `98.2% (33), 9.4% (17), 97.8% (10)`."""
-    measure, values = measure_of(result), result["per_user"]
+    measure = measure_of(result)
     later = new.get(f"{result['strategy']}{NEW_SUFFIX}", {}).get("per_user", {})
-    never = [values[user] for user in result["untrained"] if user in values]
-    without = {*result["untrained"]}
-    groups = [v for user, v in values.items() if user not in without], never, [*later.values()]
     return ", ".join(
         f"{measure.text(sum(group) / len(group))}{measure.unit} ({len(group):,})"
-        for group in groups
+        for group in drawn_or_not(result, result["per_user"], later)
         if group
     )
+
+
+def drawn_or_not(
+    result: Result, own: Mapping[str, float], later: Mapping[str, float]
+) -> tuple[list[float], list[float], list[float]]:
+    """Scores of the users of a row who were drawn, of those who never were, and of new ones."""
+    without = {*result.get("untrained", ())}
+    drawn = [value for user, value in own.items() if user not in without]
+    return drawn, [own[user] for user in sorted(without) if user in own], [*later.values()]
 
 
 def hurt_notes(results: Sequence[Result]) -> Iterator[str]:

@@ -123,6 +123,16 @@ class Chart:
     extra: bool = False
     ends: bool = field(default=True)
 
+    def beyond(self, value: float) -> bool:
+        """True if a value is not within the limits of y."""
+        return not self.y.low <= value <= self.y.high
+
+    def farthest(self, series: Series, side: float) -> float:
+        """The value farthest up, or down, of a line and its band, or else the limit there."""
+        ends = () if self.points else series.high if side > 0 else series.low
+        values = finite([*series.y, *ends])
+        return max([*values, self.y.low]) if side > 0 else min([*values, self.y.high])
+
     def json(self, order: Sequence[str]) -> dict[str, Any]:
         """As the page's script has it; strategies are numbers in their order in the table."""
         return {
@@ -142,6 +152,50 @@ class Chart:
                 for s in self.series
             ],
         }
+
+
+@dataclass(frozen=True)
+class Strip:
+    """A row of `Strips`: dots on the axis, and what they come to.
+
+    Parameters
+    ----------
+    name : the row's.
+    mean : has a mark, and stands beside the row as a number.
+    low, high : the ends of the shaded part.
+    values, names : the dots, and whose they are.
+    median, tenth : rules, the second one dashed, if there are any.
+    """
+
+    name: str
+    mean: float
+    low: float
+    high: float
+    values: Sequence[float] = ()
+    names: Sequence[str] = ()
+    median: float | None = None
+    tenth: float | None = None
+
+    def cut(self, axis: Axis) -> list[tuple[bool, float]]:
+        """The ends of the shaded part that the axis has no room for: whether low, and where."""
+        ends = ((True, self.low), (False, self.high))
+        return [(left, v) for left, v in ends if (v < axis.low if left else v > axis.high)]
+
+
+@dataclass(frozen=True)
+class Strips:
+    """A chart of rows below each other, all on one axis; `choice` and `extra` as of a `Chart`."""
+
+    title: str
+    caption: str
+    x: Axis
+    strips: Sequence[Strip]
+    choice: tuple[str, str]
+    extra: bool = False
+
+
+Figure = Chart | Strips
+"""Anything that is drawn, on a page or on paper."""
 
 
 def short(value: float) -> float | int | None:

@@ -84,11 +84,10 @@ def chart(
     label: str,
     measure: Measure | None,
     extra: bool,
+    free: bool = False,
 ) -> Chart:
-    """A chart with axes that fit what is in it."""
-    bounds = measure.bounds if measure else (0.0, float("inf"))
-    if choice[0] in LOSSES.values():
-        bounds = (float("-inf"), float("inf"))
+    """A chart with axes that fit what is in it; `free` of bounds, as bands of deviations are."""
+    bounds = measure.bounds if measure and not free else (float("-inf"), float("inf"))
     kind = kind_of(measure) if measure else "number"
     y = Axis(label, kind, *limits(series, bounds))
     title = title[:1].upper() + title[1:]

@@ -1,36 +1,33 @@
 """The report of a run: one HTML file with everything in it, to read, to print and to pass on.
 
-The parts are beside it: charts as numbers (`chart`, `curves`, `people`, `divisions`, `estimates`),
-how they are drawn (`drawing`, `strips`, `style`), and what answers to the pointer (`script`).
+It is there from the first round on, and loads itself again while the run goes on. The parts are
+beside it: charts as numbers (`chart`, `curves`, `people`, `divisions`, `estimates`), how they are
+drawn (`drawing`, `strips`, `style`), and what every page of Corsage's has (`shell`).
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from html import escape
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 from corsage.app.output.answer import of_all_rows
 from corsage.app.output.summary import Result, Row, findings_section
 from corsage.app.report import answers, divisions, estimates, result_fields, words
-from corsage.app.report.chart import Chart
+from corsage.app.report.chart import Figure
 from corsage.app.report.curves import learning_charts
-from corsage.app.report.drawing import definitions, figure, legend
+from corsage.app.report.now import Now, so_far
 from corsage.app.report.people import people_charts, table, user_table
-from corsage.app.report.scripts import SCRIPT
-from corsage.app.report.strips import strips
-from corsage.app.report.style import SHEET, Look, looks
+from corsage.app.report.shell import Drawn, best_first, html, section, slug
+from corsage.app.report.strips import user_strips
 from corsage.app.report.trees import Tree, trees
+from corsage.app.results.metrics import names_of
 from corsage.core.configuration.known_keys import known_keys
 from corsage.core.files import write_atomically
 from corsage.core.keys import Value
-from corsage.core.measures import DASH
+from corsage.core.measures import DASH, measure_of
 
 NOT_AGAIN = ("resume", "run-dir")
 """Keys that say where a run was kept, not what it was."""
@@ -43,17 +40,18 @@ def write_report(
     version: str,
     rows: Sequence[Row] = (),
     failed: Mapping[str, str] | None = None,
+    now: Now | None = None,
 ) -> Path:
     """Write `report.html` into the run's folder: there whole, or not at all.
 
     `config` are the flat keys, as `Config.flat()` gives them. With rows, learning curves get
     their bands and losses, and bytes are exact in between. `failed` are the strategies without a
-    result, and why.
+    result, and why; `now` is how far a run is that is not over.
     """
     path = Path(folder) / "report.html"
     name = path.resolve().parent.name
     found = trees(Path(folder), results)
-    write_atomically(path, page(name, config, results, version, rows, failed, found))
+    write_atomically(path, page(name, config, results, version, rows, failed, found, now))
     return path
 
 
@@ -65,128 +63,81 @@ def page(
     rows: Sequence[Row] = (),
     failed: Mapping[str, str] | None = None,
     found: Mapping[str, Tree] | None = None,
+    now: Now | None = None,
 ) -> str:
     """The whole report as text; everything that a user may have named is escaped.
 
     `found` are the trees of the clusters, by the rows that have them.
     """
-    drawn = Drawn(results)
-    title = escape(f"{words.listed([*words.by_training(results)], 5)} on {config.get('dataset')}")
-    body = "\n".join(
-        [
-            answers.lead(results),
-            words.headline(results, drawn.looks),
-            words.notes(results, failed or {}),
-            "" if of_all_rows(results) else learning(drawn, rows),
-            people(drawn),
-            words.worse_off(results),
-            words.all_measures(results),
+    shown = [*results, *(so_far(rows, results) if now else ())]
+    drawn, parts = drawn_of(shown, table(results)), figures(results, rows, shown)
+    names = names_of(config) if now else [*words.by_training(shown)]
+    body = [
+        f'<p class="soft">Run {escape(name)}, Corsage {escape(version)}</p>',
+        now.section() if now else "",
+        answers.lead(results),
+        words.headline(shown, drawn) if shown else "",
+        words.notes(shown, failed or {}),
+        section("Learning", drawn.legend(), drawn.views(parts["learning"])),
+    ]
+    if results:
+        body += [
+            people(drawn, results, parts["users"]),
+            words.worse_off(results, drawn),
+            words.all_measures(results, drawn),
             estimates.section(results),
-            drawn.views(estimates.caterpillars(results)),
-            drawn.views(answers.residuals(results)),
+            drawn.views(parts["estimates"]),
+            drawn.views(parts["residuals"]),
             divisions.section(results, found or {}),
             findings_section(results),
         ]
-    )
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>{SHEET}</style>
-</head>
-<body>
-{definitions()}
-<h1>{title}</h1>
-<p class="soft">Run {escape(name)}, Corsage {escape(version)}</p>
-{body}
-<h2>Configuration</h2>
-{settings(config)}
-<h2>Run it again</h2>
-<pre>{escape(command(config))}</pre>
-<script type="application/json" id="data">{embedded(drawn.json())}</script>
-<script>{SCRIPT}</script>
-</body>
-</html>
-"""
+    body += [
+        f"<h2>Configuration</h2>\n{settings(config)}",
+        f"<h2>Run it again</h2>\n<pre>{escape(command(config))}</pre>",
+    ]
+    return html(f"{words.listed(names, 5)} on {config.get('dataset')}", body, drawn, now)
 
 
-def policy(script: str) -> str:
-    """Restrict what the page may load and run to its own script and style."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+def drawn_of(results: Sequence[Result], users: Mapping[str, Any] | None = None) -> Drawn:
+    """The figures of a page on these rows, the best of which are seen at first."""
+    merits = {
+        str(r["strategy"]): float(measure_of(r).merit([r[measure_of(r).name]["mean"]])[0])
+        for r in results
+    }
+    going = [str(r["strategy"]) for r in results if "per_user" not in r]
+    return Drawn([*merits], [*best_first(merits), *going], users)
 
 
-POLICY = policy(SCRIPT)
+def figures(
+    results: Sequence[Result], rows: Sequence[Row], shown: Sequence[Result] = ()
+) -> dict[str, list[Figure]]:
+    """All figures of a run, by the sections of its page; of rows not yet done learning alone."""
+    measures = result_fields.measures(results)
+    strips = [s for m in measures for s in user_strips(results, m, extra=m is not measures[0])]
+    return {
+        "learning": [] if of_all_rows(results) else [*learning_charts(shown or results, rows)],
+        "users": [*strips, *people_charts(results)],
+        "estimates": [*estimates.caterpillars(results)],
+        "residuals": [*answers.residuals(results)],
+    }
 
 
-def embedded(content: Any) -> str:
-    """JSON that no word of a user can break out of, whatever it holds."""
-    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    escapes = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028"}
-    for plain, safe in {**escapes, "\u2029": "\\u2029"}.items():
-        text = text.replace(plain, safe)
-    return text
+def named_figures(results: Sequence[Result], rows: Sequence[Row]) -> dict[str, Figure]:
+    """All figures of a run, by the names of their files."""
+    found = figures(results, rows).values()
+    return {slug(*figure.choice): figure for part in found for figure in part}
 
 
-class Drawn:
-    """The charts of a page, as they are drawn one after the other.
-
-    Parameters
-    ----------
-    results : one a row of the table.
-    """
-
-    def __init__(self, results: Sequence[Result]) -> None:
-        self.results = results
-        self.order = [str(result["strategy"]) for result in results]
-        self.looks: dict[str, Look] = looks(self.order)
-        self.charts: list[Chart] = []
-        self.numbers = count()
-        self.table = table(results)
-
-    def views(self, charts: Sequence[Chart], before: str = "") -> str:
-        """Charts of which one is seen at a time, where there are tabs."""
-        if not charts and not before:
-            return ""
-        self.charts += charts
-        figures = (figure(c, self.order, self.looks, next(self.numbers)) for c in charts)
-        return f'<div class="views">{before}{"".join(figures)}</div>'
-
-    def legend(self) -> str:
-        """All strategies, to hide and to show."""
-        return legend(self.order, self.looks)
-
-    def json(self) -> dict[str, Any]:
-        """The numbers that the page's script needs."""
-        names = [{"name": n, "colour": self.looks[n].colour} for n in self.order]
-        charts = [chart.json(self.order) for chart in self.charts]
-        return {"strategies": names, "charts": charts, "users": self.table}
-
-
-def learning(drawn: Drawn, rows: Sequence[Row]) -> str:
-    """The section on learning."""
-    charts = learning_charts(drawn.results, rows)
-    return f"<h2>Learning</h2>\n{drawn.legend()}\n{drawn.views(charts)}" if charts else ""
-
-
-def people(drawn: Drawn) -> str:
+def people(drawn: Drawn, results: Sequence[Result], charts: Sequence[Figure]) -> str:
     """The section on users."""
-    measures = result_fields.measures(drawn.results)
-    pictures = "".join(
-        strips(drawn.results, measure, drawn.order, drawn.looks, extra=measure is not measures[0])
-        for measure in measures
-    )
-    charts = people_charts(drawn.results)
     return "\n".join(
         [
             "<h2>Users</h2>",
-            words.tested(drawn.results),
+            words.tested(results),
+            words.trained_or_not(results, drawn),
             drawn.legend(),
-            drawn.views(charts, pictures),
-            user_table(drawn.table),
+            drawn.views(charts),
+            user_table(drawn.users),
         ]
     )
 

@@ -20,7 +20,7 @@ LABEL = 16
 LABEL_HEIGHT = 20
 """Pixels of height for each labelled strategy, so that their lines come apart."""
 MOST_LABELS = 30
-"""Strategies up to which lines are labelled at their ends; beyond them there is the legend."""
+"""Lines up to which a drawing grows with them; where more are shown there is the legend."""
 MARKED = 5
 """Marks along a line."""
 CUT_AT = 1_000_000
@@ -75,7 +75,7 @@ def legend(names: Sequence[str], looks: Looks) -> str:
         f"{sample(looks[name])}<span>{escape(name)}</span></button>"
         for n, name in enumerate(names)
     )
-    every = '<button type="button" class="every extra">all</button>' if len(names) > 1 else ""
+    every = '<button type="button" class="every extra"></button>' if len(names) > 1 else ""
     return f'<div class="legend" role="group" aria-label="strategies shown">{buttons}{every}</div>'
 
 
@@ -86,13 +86,17 @@ class Frame:
     ----------
     chart : what is drawn.
     order : all strategies, as the table has them.
+    first : those that are seen at first.
     """
 
-    def __init__(self, chart: Chart, order: Sequence[str]) -> None:
+    def __init__(self, chart: Chart, order: Sequence[str], first: Sequence[str]) -> None:
         self.chart, self.order = chart, order
-        labelled = chart.ends and len(chart.series) <= MOST_LABELS
-        self.labelled = labelled and chart.choice[1] != "test size"
-        self.height = max(HEIGHT, LABEL_HEIGHT * len(chart.series) if self.labelled else 0)
+        self.labelled = chart.ends and chart.choice[1] != "test size"
+        seen = len(chart.series)
+        if seen > MOST_LABELS:
+            seen = sum(series.name in first for series in chart.series)
+        self.height = max(HEIGHT, LABEL_HEIGHT * seen if self.labelled else 0)
+        self.crowded = LABEL * len(chart.series) > self.height
 
     def left(self, value: float) -> float:
         """From the left, in the drawing's units."""
@@ -105,21 +109,19 @@ class Frame:
         far = CUT_AT * self.height
         return min(max(self.height * (1.0 - self.chart.y.place(value)), -far), far)
 
-    def seen(self, value: float) -> bool:
-        """True if a value is within the limits."""
-        return self.chart.y.low <= value <= self.chart.y.high
-
     def css(self, series: Series) -> str:
         """The class of all that belongs to a strategy."""
         return f"s-{self.order.index(series.name)}"
 
 
-def figure(chart: Chart, order: Sequence[str], looks: Looks, number: int) -> str:
+def figure(
+    chart: Chart, order: Sequence[str], looks: Looks, number: int, first: Sequence[str]
+) -> str:
     """A chart, its title and what one has to know to read it."""
-    frame = Frame(chart, order)
+    frame = Frame(chart, order, first)
     extra = " extra" if chart.extra else ""
     of, against = (escape(word, quote=True) for word in chart.choice)
-    ends = " ends" if frame.labelled else ""
+    ends = " ends" * frame.labelled + " crowded" * (frame.labelled and frame.crowded)
     parts = [svg(frame, looks), ticks(frame), marks(frame, looks), flags(frame, looks)]
     if chart.basis:
         parts.append(basis(frame, *chart.basis))
@@ -224,7 +226,7 @@ def ticks(frame: Frame) -> str:
 
 def basis(frame: Frame, value: float, answer: str) -> str:
     """A line at the level that needs no model."""
-    hidden = "" if frame.seen(value) else ";visibility:hidden"
+    hidden = ";visibility:hidden" if frame.chart.beyond(value) else ""
     said = f"{written(value, frame.chart.y.kind)} without a model"
     style = f"top:{frame.top(value):.1f}px{hidden}"
     title = escape(f"always {answer}", quote=True)
@@ -238,7 +240,7 @@ def marks(frame: Frame, looks: Looks) -> str:
     found = []
     for number, series in enumerate(frame.chart.series):
         for i in marked([frame.left(x) for x in series.x], number):
-            if frame.seen(series.y[i]):
+            if not frame.chart.beyond(series.y[i]):
                 place = (
                     f"left:{frame.left(series.x[i]) / 10:.2f}%;top:{frame.top(series.y[i]):.1f}px"
                 )
@@ -259,24 +261,20 @@ def marked(places: Sequence[float], number: int) -> list[int]:
 
 
 def flags(frame: Frame, looks: Looks) -> str:
-    """Arrows to those beyond the limits: one outlier must not flatten all others."""
+    """Signs of lines and bands beyond the limits: one outlier must not flatten all others.
+
+    The script puts them anew (`signs`), for limits follow the rows that are shown.
+    """
     found = []
-    for series in frame.chart.series:
-        for side in (1.0, -1.0):
-            far = max(range(len(series.y)), key=lambda i: side * series.y[i])
-            value = series.y[far]
-            if frame.seen(value) or side * (value - frame.chart.y.high) * side <= 0 < side:
-                continue
-            if side < 0 and value >= frame.chart.y.low:
-                continue
-            arrow, edge = ("\u25b2", "up") if side > 0 else ("\u25bc", "down")
-            text = escape(f"{arrow} {series.name} {written(value, frame.chart.y.kind)}")
-            left = min(max(frame.left(series.x[far]) / 10, 0.0), 100.0)
-            near = " flip" if left > 60 else ""
-            found.append(
-                f'<span class="flag {edge}{near} c{looks[series.name].colour} {frame.css(series)}" '
-                f'style="left:{left:.2f}%">{text}</span>'
-            )
+    for side, arrow, edge in ((1.0, "\u25b2", "up"), (-1.0, "\u25bc", "down")):
+        chart = frame.chart
+        ends = [(series, chart.farthest(series, side)) for series in chart.series]
+        beyond = [(series, value) for series, value in ends if chart.beyond(value)]
+        for number, (series, value) in enumerate(beyond):
+            text = escape(f"{arrow} {series.name} {written(value, chart.y.kind)}")
+            place = f"{'top' if side > 0 else 'bottom'}:{2 + 15 * number}px;left:100%"
+            css = f"flag {edge} flip c{looks[series.name].colour} {frame.css(series)}"
+            found.append(f'<span class="{css}" style="{place}">{text}</span>')
     return "".join(found)
 
 

@@ -14,6 +14,7 @@ from corsage.app.report.chart import (
     Axis,
     Chart,
     Series,
+    Strip,
     kind_of,
     limits,
     ranked,
@@ -209,7 +210,7 @@ def extremes(results: Sequence[Result], most: int) -> list[str]:
     return sorted(found, key=result_fields.reading_order)
 
 
-def spreads(results: Sequence[Result], measure: Measure) -> list[dict[str, Any]]:
+def spreads(results: Sequence[Result], measure: Measure) -> list[Strip]:
     """Spread of each row's users: values, the middle half, the mean and the worst tenth."""
     found = []
     for result in results:
@@ -217,17 +218,11 @@ def spreads(results: Sequence[Result], measure: Measure) -> list[dict[str, Any]]
         if not names:
             continue
         at, count = picked(len(names)), -(-len(names) // 10)
-        quartiles = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
-        found.append(
-            {
-                "strategy": str(result["strategy"]),
-                "names": [names[i] for i in at],
-                "values": [float(values[i]) for i in at],
-                "quartiles": quartiles,
-                "mean": float(values.mean()),
-                "worst10": float(values[:count].mean()),
-            }
-        )
+        low, middle, high = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
+        dots = [float(values[i]) for i in at], [names[i] for i in at]
+        ends = float(values.mean()), low, high
+        tenth = float(values[:count].mean())
+        found.append(Strip(str(result["strategy"]), *ends, *dots, median=middle, tenth=tenth))
     return found
 
 

@@ -1,6 +1,6 @@
-"""The charts of a report as PNG files, fit for a paper, and how all of our pictures look.
+"""The figures of runs, studies and the bench for a paper: as SVG, PDF and PNG files.
 
-What is drawn, between which limits, and where the ticks are is the report's (`page/chart.py`). All
+What is drawn, between which limits, and where the ticks are is the report's (`chart.py`). All
 use matplotlib's objects, never pyplot's global state.
 """
 
@@ -13,17 +13,19 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
-from corsage.app.output.summary import Points, Result, Row, shared_measure
-from corsage.app.report.chart import Chart, Series, written
-from corsage.app.report.curves import measure_chart
-from corsage.app.report.people import ranks
+from corsage.app.output.summary import Points
+from corsage.app.report import strips as pages
+from corsage.app.report.chart import Chart, Series, Strip, Strips, written
+from corsage.app.report.chart import Figure as Drawing
 from corsage.app.report.style import DARK_LINES, LIGHT_LINES, looks, spaced
+from corsage.core.files import write_atomically
 
 SIZE, DPI = (8.0, 4.8), 150
 """Inches and dots an inch: 1200 by 720 pixels."""
@@ -31,6 +33,8 @@ MOST_LEGEND_PAIRS = 8
 """Strategies of which each still gets two lines in a legend."""
 GAP = 0.055
 """Height of a label beside a line's end, as a share of the plot's."""
+MOST_SIGNS = 6
+"""Signs at an edge of those who are beyond it."""
 DOTS = 100
 """Users up to which each is a dot on its line."""
 
@@ -83,8 +87,17 @@ def dress(axes: Axes, theme: Theme, xlabel: str, ylabel: str) -> None:
 
 def png(figure: Figure) -> bytes:
     """The figure as a PNG; the same figure gives the same bytes."""
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": "corsage"})
+    return printed(figure, "png")
+
+
+def printed(figure: Figure, kind: str) -> bytes:
+    """The figure as a file; the same figure gives the same bytes."""
+    # Words stay words in all of them, to be searched and set anew.
+    fonts: dict[Any, Any] = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "corsage"}
+    buffer, dates = BytesIO(), {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    metadata = {"png": {"Software": "corsage"}, **dates}[kind]
+    with rc_context(fonts):
+        figure.savefig(buffer, format=kind, dpi=DPI, metadata=metadata)
     return buffer.getvalue()
 
 
@@ -136,8 +149,13 @@ def legend(axes: Axes, theme: Theme) -> None:
         text.set_parse_math(False)
 
 
-def picture(chart: Chart, theme: Theme = LIGHT) -> Figure:
-    """A chart of lines as a figure of its own."""
+def picture(
+    chart: Drawing, theme: Theme = LIGHT, look: Mapping[str, Style] | None = None
+) -> Figure:
+    """A figure of its own; `look` if it is one of several with the same names."""
+    look = look or styles(names_in(chart), theme)
+    if isinstance(chart, Strips):
+        return rows_of(chart, theme, look)
     figure, axes = canvas(theme, chart.x.label, chart.y.label)
     axes.set(xscale="log" if chart.x.log else "linear", xlim=(chart.x.low, chart.x.high))
     room = 0.01 * (chart.y.high - chart.y.low)  # for lines that run along the edge
@@ -145,12 +163,17 @@ def picture(chart: Chart, theme: Theme = LIGHT) -> Figure:
     axes.xaxis.set_minor_locator(NullLocator())
     for axis, said in ((axes.xaxis, chart.x.ticks()), (axes.yaxis, chart.y.ticks())):
         axis.set_ticks([value for value, _ in said], [text for _, text in said])
-    look = styles((series.name for series in chart.series), theme)
     for series in chart.series:
+        if chart.points:
+            _draw_points(axes, series, look[series.name])
+            continue
         _draw_series(axes, series, look[series.name])
         if chart.ends and not series.across:  # to where its name stands
             rest = {"lw": 1.0, "color": look[series.name]["color"], "alpha": 0.6}
             axes.plot([series.x[-1], chart.x.high], [series.y[-1]] * 2, **rest)
+    if chart.zero is not None:
+        axes.axhline(chart.zero, lw=0.8, color=theme.ink)
+    signs(axes, chart, look)
     if chart.ends and GAP * len(chart.series) < 1:
         label_ends(axes, {s.name: s.y[-1] for s in chart.series}, look, chart.y.kind)
     else:
@@ -171,17 +194,77 @@ def _draw_series(axes: Axes, series: Series, style: Style) -> None:
         axes.fill_between(series.x, series.low, series.high, color=style["color"], alpha=0.13, lw=0)
 
 
-def write_plots(
-    folder: Path | str, results: Sequence[Result], rows: Sequence[Row] = ()
+def _draw_points(axes: Axes, series: Series, style: Style) -> None:
+    """One strategy's users as dots, with their intervals."""
+    axes.vlines(series.x[: len(series.low)], series.low, series.high, lw=0.8, color=style["color"])
+    dots: Style = {"marker": "o", "ms": 3.5, "ls": "none", "gid": "curve", "label": series.name}
+    axes.plot(series.x, series.y, color=style["color"], **dots)
+
+
+def signs(axes: Axes, chart: Chart, look: Mapping[str, Style]) -> None:
+    """An arrow and a number for lines and bands that are cut, as the page has them."""
+    for side, arrow in ((1.0, "\u25b2"), (-1.0, "\u25bc")):
+        cut = [(s, v) for s in chart.series if chart.beyond(v := chart.farthest(s, side))]
+        for number, (series, value) in enumerate(cut[:MOST_SIGNS]):
+            place: dict[str, Any] = {"xy": (0.995, side > 0), "xycoords": "axes fraction"}
+            away = (0.0, side * -(9.0 + 11.0 * number))
+            axes.annotate(
+                f"{arrow} {series.name} {written(value, chart.y.kind)}", **place, xytext=away,
+                textcoords="offset points", ha="right", va="center", fontsize=8,
+                color=look[series.name]["color"], parse_math=False,
+            )  # fmt: skip
+
+
+def names_in(chart: Drawing) -> list[str]:
+    """Names of rows that something is drawn of."""
+    return [one.name for one in (chart.strips if isinstance(chart, Strips) else chart.series)]
+
+
+def rows_of(chart: Strips, theme: Theme, look: Mapping[str, Style]) -> Figure:
+    """Rows below each other: dots, a shaded part, a mark at the mean; arrows where it is cut."""
+    figure, axes = canvas(theme, chart.x.label, "")
+    figure.set_size_inches(SIZE[0], max(2.0, 0.9 + 0.34 * len(chart.strips)))
+    axes.grid(visible=False)
+    axes.set(xlim=(chart.x.low, chart.x.high), ylim=(len(chart.strips) - 0.4, -0.6))
+    ticks = chart.x.ticks()
+    axes.xaxis.set_ticks([value for value, _ in ticks], [text for _, text in ticks])
+    labels = [f"{s.name}  {written(s.mean, chart.x.kind)}" for s in chart.strips]
+    axes.yaxis.set_ticks(range(len(labels)), labels)
+    for text in axes.get_yticklabels():
+        text.set_parse_math(False)
+    for place, strip in enumerate(chart.strips):
+        _draw_strip(axes, chart, place, strip, look[strip.name]["color"])
+    return figure
+
+
+def _draw_strip(axes: Axes, chart: Strips, place: int, strip: Strip, colour: str) -> None:
+    """One row."""
+    low, high = (float(np.clip(v, chart.x.low, chart.x.high)) for v in (strip.low, strip.high))
+    axes.barh(place, high - low, left=low, height=0.7, color=colour, alpha=0.16, lw=0)
+    heights = [place + (pages.height(name) - 19) / 38 for name in strip.names]
+    axes.plot(strip.values, heights, "o", ms=3, color=colour, alpha=0.45)
+    for value, dash in ((strip.median, "-"), (strip.tenth, (0, (2, 2)))):
+        if value is not None:
+            axes.plot([value] * 2, [place - 0.35, place + 0.35], ls=dash, lw=1.4, color=colour)
+    axes.plot([strip.mean], [place], "D", ms=6, color=colour, mec=axes.get_facecolor())
+    for left, value in strip.cut(chart.x):
+        arrow = "\u25c2" if left else "\u25b8"
+        axes.text(
+            chart.x.low if left else chart.x.high, place,
+            f"{arrow} {written(value, chart.x.kind)}", ha="left" if left else "right",
+            va="center", fontsize=8, color=colour,
+        )  # fmt: skip
+
+
+def write_figures(
+    folder: Path, figures: Mapping[str, Drawing], formats: Sequence[str]
 ) -> list[Path]:
-    """Learning, users from worst to best, and what it costs to send, as PNG files in the folder."""
-    measure = shared_measure(results)
-    charts = {
-        "learning": measure_chart(results, rows, measure, "round"),
-        "users": ranks(results, measure),
-        "bytes": measure_chart(results, rows, measure, "bytes"),
-    }
-    paths = [Path(folder) / f"{name}.png" for name in charts]
-    for path, chart in zip(paths, charts.values(), strict=True):
-        path.write_bytes(png(picture(chart)))
+    """Each figure in each format, in a folder of its own."""
+    paths, names = [], [name for chart in figures.values() for name in names_in(chart)]
+    look = styles(names, LIGHT)
+    for name, chart in figures.items():
+        figure = picture(chart, look=look)
+        for kind in formats:
+            paths.append(folder / f"{name}.{kind}")
+            write_atomically(paths[-1], printed(figure, kind))
     return paths

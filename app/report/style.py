@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,6 +69,7 @@ summary { cursor: pointer; margin-bottom: .5rem; }
   border: 1px solid var(--line); border-radius: 99px; padding: .14rem .65rem .14rem .5rem;
   max-width: 100%; overflow-wrap: anywhere; text-align: left; }
 .legend button[aria-pressed=false] { opacity: .45; text-decoration: line-through; }
+.legend.folded .later[aria-pressed=false] { display: none; }
 .sample { width: 34px; height: 12px; flex: none; vertical-align: middle; }
 td .sample { margin-right: .45rem; }
 .tabs { display: flex; flex-wrap: wrap; gap: .4rem 1.2rem; margin: 0 0 .9rem; font-size: .88rem; }
@@ -110,14 +111,14 @@ figure { margin: 0 0 1.8rem; }
   font-variant-numeric: tabular-nums; }
 .plot > .below span { position: absolute; top: 100%; transform: translateX(-50%);
   padding-top: .35rem; color: var(--soft); font-size: .8rem; white-space: nowrap; }
+.crowded .names, .crowded .leads { visibility: hidden; }
 .leads { position: absolute; left: calc(100% + 4px); top: 0; overflow: visible; }
 .leads path { stroke: currentColor; fill: none; stroke-width: 1.2px; }
 .names { position: absolute; left: calc(100% + 26px); top: 0; width: 10.8rem; }
 .names span { font-size: .83rem; font-weight: 600; max-width: 10.8rem; overflow: hidden;
   text-overflow: ellipsis; font-variant-numeric: tabular-nums; }
-.flag { position: absolute; top: 2px; font-size: .78rem; font-weight: 600; white-space: nowrap;
+.flag { position: absolute; font-size: .78rem; font-weight: 600; white-space: nowrap;
   pointer-events: none; }
-.flag.down { top: auto; bottom: 2px; }
 .flag.flip { transform: translateX(-100%); }
 .range { font-size: .82rem; color: var(--soft); text-decoration: underline; }
 .dim .area g[class^=s-]:not(.lit), .dim .mark:not(.lit), .dim .names span:not(.lit),
@@ -145,6 +146,22 @@ figure { margin: 0 0 1.8rem; }
 .strip .middle { stroke-width: 2px; }
 .strip .tenth { stroke-width: 2px; stroke-dasharray: 2 2; }
 .track .mark { top: 19px; stroke: var(--paper); stroke-width: 1px; paint-order: stroke; }
+
+.cut { position: absolute; top: 50%; transform: translateY(-50%); font-size: .78rem;
+  font-weight: 600; text-shadow: 0 0 2px var(--paper), 0 0 4px var(--paper); }
+.cut.left { left: 2px; } .cut.right { right: 2px; }
+
+.far { margin: .9rem 0 1.4rem; } .far ul { margin: .5rem 0; padding-left: 1.2rem; }
+.meter { height: .6rem; border-radius: 99px; background: var(--tint);
+  border: 1px solid var(--line); overflow: hidden; }
+.meter i { display: block; height: 100%; background: var(--c0); }
+a { color: var(--c0); }
+.filters td:first-child { min-width: 9.5rem; } .filters + .legend { margin-top: 1.2rem; }
+.sorts th button { font-weight: inherit; text-align: inherit; vertical-align: bottom; }
+td button { text-decoration: underline dotted; }
+dialog { max-width: min(52rem, 94vw); background: var(--paper); color: var(--ink);
+  border: 1px solid var(--line); border-radius: 8px; }
+dialog button { text-decoration: underline; }
 
 .tree { display: flex; margin: .4rem 0 .2rem; }
 .leaves { flex: none; max-width: 45%; }
@@ -217,14 +234,15 @@ class Look:
     mark: int
 
 
-def looks(names: Iterable[str]) -> dict[str, Look]:
+def looks(names: Iterable[str], first: Collection[str] = ()) -> dict[str, Look]:
     """A look for each strategy: the same in every plot, different within one.
 
     A name has its own colour unless another of the same plot has it; dashes once all are taken.
+    Those that are seen `first` are least alike.
     """
     free = list(range(COLOURS * DASHES))
     found: dict[str, Look] = {}
-    for name in sorted(set(names), key=lambda n: (HOME.get(n, COLOURS), n)):
+    for name in sorted(set(names), key=lambda n: (HOME.get(n, COLOURS), n not in first, n)):
         wish = HOME.get(name, zlib.crc32(name.encode()) % COLOURS)
         # Nearest free place at or after the wish, full lines before dashed ones.
         place = min(free, key=lambda i: (i // COLOURS, (i - wish) % COLOURS), default=wish)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from corsage.app.output.notes import drawn_notes, over_samples
+from corsage.app.output.notes import drawn_or_not, over_samples
 from corsage.app.output.summary import (
     Result,
     best,
@@ -17,37 +17,79 @@ from corsage.app.output.summary import (
     shared_measure,
 )
 from corsage.app.report import result_fields
-from corsage.app.report.drawing import Looks, sample
-from corsage.core.measures import DASH, Measure
+from corsage.app.report.drawing import sample
+from corsage.app.report.shell import Drawn, sorted_table
+from corsage.core.measures import DASH, Measure, measure_of
+from corsage.core.pairs.hurt import NEW_SUFFIX
 
 NOISE_MEANING = (
     " Beyond noise: worse by more than the user's test samples explain; chance alone comes so far "
     "in one case of twenty."
 )
 """What the column of that name means."""
+FOLDED = 6
+"""Warnings from which on the others are behind a fold."""
 NOTED_USERS = 50
 """Users that a note names."""
 
 
-def headline(results: Sequence[Result], looks: Looks) -> str:
+def headline(results: Sequence[Result], drawn: Drawn) -> str:
     """The result table, as on the terminal, and who is not in the numbers as others are."""
     measure = shared_measure(results)
-    heads = (escape(c).replace(chr(10), "<br>") for c in columns(measure))
-    head = "".join(f"<th>{c}</th>" for c in heads)
-    body = []
+    lines, css = [], []
     for result, top in zip(results, best(results), strict=True):
-        mark = ' class="best"' if top else ""
         name, *rest = cells(result)
-        line = f"<td>{sample(looks[name])}{escape(name)}</td>"
-        line += "".join(f"<td>{escape(cell)}</td>" for cell in rest)
-        body.append(f"<tr{mark}>{line}</tr>")
+        going = "" if "per_user" in result else f", round {result['rounds']:,}"
+        first = f"{sample(drawn.looks[name])}{escape(name)}{going}"
+        lines.append([first, *map(escape, rest)])
+        css.append(f"best {drawn.line(name)}" if top else drawn.line(name))
     return (
-        f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n'
-        f"<tbody>{''.join(body)}</tbody></table></div>\n"
-        f'<p class="soft">{escape(measure.meaning)}, of all users, each on its own test data, '
+        sorted_table(columns(measure), lines, css, [*map(sorting, results)], "filters")
+        + f'<p class="soft">{escape(measure.meaning)}, of all users, each on its own test data, '
         "whether or not it was drawn for training; ± is the standard deviation over users. "
         "Steps: gradients of minibatches that a user computed. "
         f"{escape(never_drawn(results))}</p>\n"
+    )
+
+
+def sorting(result: Result) -> list[float | None]:
+    """Numbers by which the cells of a line are sorted, in the order of `columns`."""
+    measure = measure_of(result)
+    found = result[measure.name]
+    names = (f"{measure.name}_last10", "worst10"), ("gradient_steps", "bytes_up", "bytes_down")
+    some = [[result.get(name) for name in own] for own in names]
+    last = result.get("messages"), result.get("seconds")
+    return [None, found["mean"], *some[0], found[measure.worst], *some[1], *last]
+
+
+def trained_or_not(results: Sequence[Result], drawn: Drawn) -> str:
+    """Users who trained, who were never drawn, and new ones, apart; empty if all trained."""
+    measure, there = shared_measure(results), result_fields.by_name(results)
+    lines, css, values = [], [], []
+    for name, result in there.items():
+        own, later = (
+            result_fields.per_user(found, measure) if (found := there.get(one)) else {}
+            for one in (name, name + NEW_SUFFIX)
+        )
+        groups = drawn_or_not(result, own, later)
+        if not name.endswith(NEW_SUFFIX) and any(groups[1:]):
+            means = [sum(group) / len(group) if group else None for group in groups]
+            said = [
+                DASH if mean is None else f"{measure.text(mean)} ({len(group):,})"
+                for mean, group in zip(means, groups, strict=True)
+            ]
+            lines.append([f"{sample(drawn.looks[name])}{escape(name)}", *said])
+            css.append(drawn.line(name))
+            values.append([None, *means])
+    if not lines:
+        return ""
+    heads = ("strategy", "trained\n(users)", "never drawn\n(users)", "new\n(users)")
+    some = [k for k in range(len(heads)) if not k or any(v[k] is not None for v in values)]
+    keys = [[own[k] for k in some] for own in values]
+    shown = [[own[k] for k in some] for own in (heads, *lines)]
+    return (
+        f"<h3>Trained, never drawn and new users: {escape(measure.title)}</h3>\n"
+        f"{sorted_table(shown[0], shown[1:], css, keys, 'filters')}"
     )
 
 
@@ -60,10 +102,12 @@ def notes(results: Sequence[Result], failed: Mapping[str, str]) -> str:
     level += [f"{said}." for said in over_samples(results)]
     lines += [escape(said) for said in (*below, *without_tests(results))]
     lines += [f"{escape(said)}." for said in dropped(results)]
-    marked = "".join(f'<p class="warn">{line}</p>\n' for line in lines)
-    level += drawn_notes(results)
+    marked = [f'<p class="warn">{line}</p>\n' for line in lines]
+    if len(marked) > FOLDED:
+        more = f"<details><summary>{len(marked) - FOLDED} more</summary>"
+        marked = [*marked[:FOLDED], more, *marked[FOLDED:], "</details>"]
     plain = "".join(f'<p class="soft">{escape(said)}</p>\n' for said in level)
-    return f'<div class="notes">{plain}{marked}</div>' if plain or marked else ""
+    return f'<div class="notes">{plain}{"".join(marked)}</div>' if plain or marked else ""
 
 
 def dropped(results: Sequence[Result]) -> list[str]:
@@ -145,7 +189,7 @@ def tested(results: Sequence[Result]) -> str:
     return f'<p class="soft">{text}</p>'
 
 
-def all_measures(results: Sequence[Result]) -> str:
+def all_measures(results: Sequence[Result], drawn: Drawn) -> str:
     """All measures of all rows, where there are several or pooled ones: mean, spread, pooled."""
     main = shared_measure(results)
     names = {name: None for r in results for name in (r.get("measures") or {})}
@@ -163,9 +207,10 @@ def all_measures(results: Sequence[Result]) -> str:
             heads.append(f"{measure.title}\npooled")
             for line, result in zip(lines, results, strict=True):
                 line.append(measure.text(entry(result, measure).get("pooled")))
+    texts, css = [[*map(escape, line)] for line in lines], [drawn.line(line[0]) for line in lines]
     counted = [said for m in found if (said := counts(results, m))]
     return (
-        f"<h2>All measures</h2>\n{framed(heads, lines)}\n"
+        f"<h2>All measures</h2>\n{sorted_table(heads, texts, css, kind='filters')}\n"
         '<p class="soft">Mean over users, who each count the same; pooled: over all test samples '
         f"together. {escape(' '.join(counted))}</p>"
     )
@@ -195,7 +240,7 @@ def counts(results: Sequence[Result], measure: Measure) -> str:
     return f"{measure.word}: of {min(found):,} users, the others have none." if found else ""
 
 
-def worse_off(results: Sequence[Result]) -> str:
+def worse_off(results: Sequence[Result], drawn: Drawn) -> str:
     """Users whom a strategy hurts, against being alone and against one model for all."""
     found = result_fields.hurt(results)
     if not found:
@@ -205,7 +250,7 @@ def worse_off(results: Sequence[Result]) -> str:
         for than in {(h.than, h.kind): None for h in found}
     }
     certain = any(h.certain is not None for h in found)
-    tables = "\n".join(hurt_table(*than, lines) for than, lines in parts.items())
+    tables = "\n".join(hurt_table(*than, lines, drawn) for than, lines in parts.items())
     return (
         f"<h2>Who is worse off</h2>\n{tables}\n"
         '<p class="soft">Users whose own number is worse than with the other method, by however '
@@ -213,39 +258,30 @@ def worse_off(results: Sequence[Result]) -> str:
     )
 
 
-def hurt_table(than: str, kind: str, found: Sequence[result_fields.Hurt]) -> str:
+def hurt_table(than: str, kind: str, found: Sequence[result_fields.Hurt], drawn: Drawn) -> str:
     """All strategies against one."""
     words = "alone" if kind == "alone" else "with one model for all"
     sure = any(h.certain is not None for h in found)
-    lines = "".join(hurt_line(h, sure) for h in found if h.users)
+    some = [h for h in found if h.users]
     none = ", ".join(h.strategy for h in found if not h.users)
     heads = ["strategy", "users", *["beyond noise"] * sure, "who, the worst hurt first"]
-    table = wide(heads, lines).replace('"wide"', '"wide words"', 1) if lines else ""
+    values = [[None, h.share, *[h.certain] * sure, None] for h in some]
+    css = [drawn.line(h.strategy) for h in some]
+    lines = [hurt_line(h, sure) for h in some]
+    table = sorted_table(heads, lines, css, values, "filters words") if some else ""
     nobody = f'<p class="soft">Nobody: {escape(none)}.</p>' if none else ""
     return f"<h3>Worse off than {words} ({escape(than)})</h3>\n{table}{nobody}"
 
 
-def hurt_line(found: result_fields.Hurt, sure: bool) -> str:
+def hurt_line(found: result_fields.Hurt, sure: bool) -> list[str]:
     """One strategy: how many, how large a share, who."""
     count, first, rest = len(found.users), found.users[:5], found.users[5:NOTED_USERS]
     who = escape(", ".join(first)) or DASH
     if rest:
         more = f" and {count - NOTED_USERS:,} more" if count > NOTED_USERS else ""
         who = f"<details><summary>{who}, ...</summary>{escape(', '.join(rest))}{more}</details>"
-    beyond = DASH if found.certain is None else f"{found.certain:,}"
-    return (
-        f"<tr><td>{escape(found.strategy)}</td><td>{count:,} ({100 * found.share:.1f}%)</td>"
-        + f"<td>{beyond}</td>" * sure
-        + f"<td>{who}</td></tr>"
-    )
-
-
-def framed(heads: Iterable[str], lines: Iterable[Sequence[str]]) -> str:
-    """A table that scrolls by itself where it is too wide."""
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in lines
-    )
-    return wide(heads, body)
+    beyond = [DASH if found.certain is None else f"{found.certain:,}"] * sure
+    return [escape(found.strategy), f"{count:,} ({100 * found.share:.1f}%)", *beyond, who]
 
 
 def wide(heads: Iterable[str], body: str) -> str:

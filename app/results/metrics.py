@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,12 @@ from corsage.core.errors import CorsageError
 
 COUNTS = ("round", "users", "dropped", "seconds", "bytes_up", "bytes_down", "messages")
 """Numbers that every row of the metrics has."""
+
+
+def names_of(config: Mapping[str, Any]) -> list[str]:
+    """The strategies of a run."""
+    given = config.get("strategy", "")
+    return given.split(",") if isinstance(given, str) else list(given)
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:

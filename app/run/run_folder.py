@@ -2,7 +2,7 @@
 
 config.json              the resolved configuration
 summary.json             the results, as `--json` writes them
-report.html, *.png       what to look at
+report.html, figures/    what to look at, from the first round on
 lock.json                the process that is at work on it, while there is one
 training-path.json       how nodes train the model, where that was measured
 status.json              whether it runs, has finished or failed, and why (app/run/status.py)
@@ -34,6 +34,7 @@ from corsage.app.results.known_models import note_model
 from corsage.app.run.checkpoint import found, go_back
 from corsage.app.run.conclusion import conclude
 from corsage.app.run.endings import FAILURE, HELD_OUT, RESULT, Attempts, has_models, read_result
+from corsage.app.run.page_writer import Living
 from corsage.app.run.recorder import Recorder, path_of
 from corsage.app.run.resuming import (
     EMPTY_FOLDER,
@@ -94,6 +95,7 @@ class RunFolder:
         self.lock, self.simulated, self.text = lock, simulated, text
         self.attempts = Attempts(folder, alone=len(config.run.strategy) == 1)
         self.fresh = fresh
+        self.living = Living(folder)
         self.trackers: Trackers | None = None
         if tools := config.run.log_to:
             self.trackers = attached("tracking").Trackers(tools, folder, group_of(folder))
@@ -143,6 +145,7 @@ class RunFolder:
         if isinstance(error, UNUSABLE):
             self.leave_nothing()
         elif kind is not None and not self.attempts.in_vain:
+            self.living.stop()
             print(f"The run can be finished: --resume {self.folder}", file=sys.stderr)
 
     def leave_nothing(self) -> None:
@@ -193,6 +196,7 @@ class RunFolder:
         self.attempts.raise_if_nothing_is_left(asked)
         self.goes_on()
         conclude(self.folder, self.config, self.attempts.times(resumed=not self.fresh))
+        self.living.page = None  # what is there now is the report
         if self.trackers is not None:
             self.trackers.close(self.folder / "report.html")
         self.attempts.raise_at_the_end(asked)
@@ -211,12 +215,8 @@ class RunFolder:
         recorder = Recorder(self.folder / name, own, self.config, self.goes_on)
         several = self.config.run.strategy
         remarks = Remarks(several if name == several[0] else ())
-        return [
-            recorder,
-            watcher(self.config),
-            remarks,
-            *(self.trackers.of(name) if self.trackers is not None else ()),
-        ]
+        found: list[Callback] = [recorder, self.living, watcher(self.config), remarks]
+        return [*found, *(self.trackers.of(name) if self.trackers is not None else ())]
 
 
 def is_done(folder: Path, rounds: int) -> bool:

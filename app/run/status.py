@@ -119,6 +119,14 @@ def read_status(folder: Path) -> Status:
         )
 
 
+def is_running(folder: Path) -> bool:
+    """True if a process is at work on a run."""
+    with contextlib.suppress(CheckpointError):
+        status = read_status(folder)
+        return status.state == RUNNING and not status.gone
+    return False
+
+
 def is_study(folder: Path) -> bool:
     """True if a folder is a study's."""
     return (folder / STUDY).is_file()
@@ -155,6 +163,13 @@ class RunLock:
             )
         me = {"pid": os.getpid(), "host": socket.gethostname()}
         guarded(write_atomically, self._holder, json.dumps(me))
+
+    @property
+    def held(self) -> bool:
+        """True if another process has it."""
+        if free := bool(guarded(self._taken)):
+            self._lock.release()
+        return not free
 
     def _taken(self) -> bool:
         try:

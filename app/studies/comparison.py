@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from corsage.app.output.notes import fitted_to_all
 from corsage.app.studies.nested_fits import Ratio, lines, ratios
@@ -17,6 +17,9 @@ from corsage.app.studies.over_seeds import Compared, Done, StudyRow, compared, r
 from corsage.core.errors import ConfigError
 from corsage.core.version import VERSION
 from corsage.strategies.effort import as_set
+
+if TYPE_CHECKING:
+    from corsage.app.studies.means_table import TableText
 
 Json = dict[str, Any]
 CSV_NUMBERS = (
@@ -82,11 +85,11 @@ class Study:
         return len(self.rows)
 
     @property
-    def table(self) -> str:
-        """The table, as the terminal shows it."""
-        from corsage.app.studies.means_table import as_text
+    def table(self) -> TableText:
+        """The table, as the terminal shows it; `table.to_latex()` for a paper."""
+        from corsage.app.studies.means_table import TableText
 
-        return as_text(self)
+        return TableText.of(self)
 
     def __repr__(self) -> str:
         """The table: what a notebook shows."""

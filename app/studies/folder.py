@@ -2,7 +2,8 @@
 
 study.json         what is varied; at the end the rows and their differences
 study.csv          one line a run and row
-report.html        table, picture and what a reader must know
+table.tex          the table
+report.html        table, curves and what a reader must know, from the first run on
 runs/NAME/         the run folder of one run: `runs/lr=0.1,seed=3`
 runs/NAME.log      what its process printed
 """
@@ -14,11 +15,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
+from corsage.app.results.metrics import read_rows
 from corsage.app.run.conclusion import failures, results
+from corsage.app.run.endings import RESULT
 from corsage.app.run.resuming import FREE, begun, read_config
-from corsage.app.run.status import STUDY, RunLock, is_study, new_folder
+from corsage.app.run.status import STUDY, RunLock, is_running, is_study, new_folder
 from corsage.app.studies.comparison import Study
 from corsage.app.studies.grid import Cell, Grid, grid_of
 from corsage.app.studies.over_seeds import Done
@@ -30,6 +34,10 @@ from corsage.core.errors import CheckpointError, ConfigError
 from corsage.core.files import guarded, sealed, unsealed, write_atomically
 from corsage.core.measures import measure_of
 from corsage.core.version import VERSION
+
+if TYPE_CHECKING:
+    from corsage.app.output.living import Far
+    from corsage.app.report.now import Now
 
 RUNS = "runs"
 SAME_ROW_KEYS = FREE - {"num-rounds"} | {"seed"}
@@ -110,15 +118,49 @@ class StudyFolder:
             runs.append(Done(cell.name, folder, settings, seed, config_of(folder), found, failed))
         return Study(runs, self.folder, gone)
 
-    def conclude(self, study: Study) -> None:
-        """Write down what was found."""
+    def at_work(self) -> list[tuple[Cell, float]]:
+        """The runs that a process is at work on, and how far they are."""
+        found = []
+        for cell in self.grid.cells:
+            folder = self.place(cell)
+            begun = (folder / "status.json").exists() and not (folder / "summary.json").exists()
+            if begun and is_running(folder):
+                config = Config.parse(self.grid.keys(cell))
+                parts = [come(folder / n, config.run.num_rounds) for n in config.run.strategy]
+                found.append((cell, sum(parts) / len(parts)))
+        return found
+
+    def far(self) -> Far:
+        """The runs that are done."""
+        from corsage.app.output.living import Far
+
+        return Far(sum(map(self.finished, self.grid.cells)), len(self.grid.cells))
+
+    def write_page(self, far: Far, left: float | None, seconds: float) -> None:
+        """Write the page of a study that goes on."""
+        from corsage.app.report.now import Now
+
+        names = []
+        for cell, part in self.at_work():
+            place = f"{RUNS}/{quote(cell.name or 'run')}/report.html"
+            there = (self.place(cell) / "report.html").exists()
+            names.append((f"{cell.name}: {100 * part:.0f}%", place * there))
+        self.page(self.study({}), Now(far.done, far.whole, "runs", left, names, seconds))
+
+    def page(self, study: Study, now: Now | None = None) -> None:
+        """Write the page."""
         from corsage.app.studies.page import page
 
+        text = page(self.folder.name, study, self.grid, now)
+        guarded(write_atomically, self.folder / "report.html", text)
+
+    def conclude(self, study: Study) -> None:
+        """Write down what was found."""
         self.write({key: value for key, value in study.json().items() if key != "corsage"})
         guarded(write_atomically, self.folder / "study.csv", study.csv())
         if study.rows:
-            text = page(self.folder.name, study, self.grid)
-            guarded(write_atomically, self.folder / "report.html", text)
+            guarded(write_atomically, self.folder / "table.tex", study.table.to_latex())
+        self.page(study)
 
     def forget_if_nothing_began(self) -> bool:
         """Remove the folder of a study none of whose runs began, for they cannot; whether so."""
@@ -126,6 +168,14 @@ class StudyFolder:
             return False
         shutil.rmtree(self.folder, ignore_errors=True)
         return True
+
+
+def come(folder: Path, rounds: int) -> float:
+    """The part of a strategy's rounds that is done."""
+    if (folder / RESULT).exists():
+        return 1.0
+    rows = read_rows(folder)
+    return min(int(rows[-1]["round"]) / max(rounds, 1), 1.0) if rows else 0.0
 
 
 def config_of(folder: Path) -> Config:
@@ -161,6 +211,12 @@ def read_study(folder: Path) -> dict[str, Any]:
     )
 
 
+def there(folder: Path) -> StudyFolder:
+    """An earlier study, to be read."""
+    stored = read_study(folder)
+    return StudyFolder(folder, Grid(stored["keys"], stored["varied"]))
+
+
 def beside(folders: Sequence[Path]) -> Study:
     """One study of all these runs: those that differ in their seed alone are one row."""
     runs = [run for folder in folders for run in runs_of(folder)]
@@ -184,8 +240,7 @@ def beside(folders: Sequence[Path]) -> Study:
 def runs_of(folder: Path) -> list[Done]:
     """The runs of a folder: itself, or those of a study."""
     if is_study(folder):
-        stored = read_study(folder)
-        return list(StudyFolder(folder, Grid(stored["keys"], stored["varied"])).study({}).runs)
+        return list(there(folder).study({}).runs)
     config = config_of(folder)
     found = results(folder, config)
     if not found:

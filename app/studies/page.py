@@ -1,146 +1,127 @@
-"""A study as one HTML file: the table, every run as a dot, and what a reader must know."""
+"""A study as one HTML file: the table, curves, every run as a dot, and what a reader must know."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from html import escape
+from pathlib import Path
+from urllib.parse import quote
 
+import numpy as np
+
+from corsage.app.output.summary import curve_of
+from corsage.app.report.chart import Axis as Scale
+from corsage.app.report.chart import Chart, Figure, Series, Strip, Strips, kind_of
+from corsage.app.report.curves import AGAINST, chart, made, total
+from corsage.app.report.drawing import sample
+from corsage.app.report.now import Now
+from corsage.app.report.shell import Drawn, best_first, html, slug, sorted_table
+from corsage.app.run.resuming import not_a_run
 from corsage.app.studies.comparison import Study
+from corsage.app.studies.folder import there
 from corsage.app.studies.grid import Grid
-from corsage.app.studies.means_table import cells, titles_of
-from corsage.app.studies.over_seeds import Compared, Interval, StudyRow, around
-from corsage.core.measures import Measure
+from corsage.app.studies.means_table import filled, sorting
+from corsage.app.studies.over_seeds import Interval, StudyRow, around
 from corsage.core.version import VERSION
 
-STYLE = """
-:root { color-scheme: light dark; --paper: #fff; --ink: #24292f; --soft: #59636e;
-  --line: #d8dee4; --dot: #0b6bcb; --tint: #f6f8fa; }
-@media screen and (prefers-color-scheme: dark) { :root { --paper: #161b22; --ink: #d7dde3;
-  --soft: #9aa5b1; --line: #333b44; --dot: #58a6ff; --tint: #1f262e; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 78rem; padding: 2.5rem 1.25rem 4rem; background: var(--paper);
-  color: var(--ink); font: 16px/1.55 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; }
-h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .3rem; overflow-wrap: anywhere; }
-h2 { font-size: 1.15rem; margin: 2.4rem 0 .7rem; }
-.soft { color: var(--soft); font-size: .9rem; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums;
-  width: 100%; }
-th, td { padding: .36rem .5rem; text-align: right; border-bottom: 1px solid var(--line);
-  white-space: nowrap; }
-th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
-th:first-child, td:first-child { text-align: left; padding-left: .2rem; }
-.best td { font-weight: 700; }
-figure { margin: 0; }
-svg { width: 100%; max-width: 50rem; height: auto; display: block; }
-svg text { fill: var(--ink); font-size: 13px; font-family: inherit; }
-svg .soft { fill: var(--soft); font-size: 12px; }
-svg .grid { stroke: var(--line); }
-svg .span { stroke: var(--dot); stroke-width: 2; }
-svg .seed { fill: var(--dot); fill-opacity: .45; }
-svg .mean { fill: var(--dot); }
-pre { background: var(--tint); border: 1px solid var(--line); border-radius: 6px;
-  padding: .8rem 1rem; white-space: pre-wrap; overflow-wrap: anywhere; font-size: .88rem; }
-li { margin: .2rem 0; }
-@media (max-width: 640px) { body { padding: 1.2rem .8rem 3rem; }
-  svg text, svg .soft { font-size: 20px; } }
-"""
-AXIS_LEFT, AXIS_RIGHT, ROW_HEIGHT, ROWS_TOP = 16, 624, 46, 16
-"""Where the picture's axis begins and ends, the height of a row, and where the first one is."""
-
 CAPTION = (
-    "Small dots: the mean over users of one seed. Large dots: their mean, with its 95% interval "
-    "over seeds. The intervals of two rows may overlap although the rows are told apart: what "
-    "counts is their difference on the same seeds, in the table."
+    "A dot a seed: the mean over users. The mark: their mean, shaded its 95% interval over seeds; "
+    "an arrow where it goes on beyond the picture. The intervals of two rows may overlap although "
+    "the rows are told apart: what counts is their difference on the same seeds, in the table."
 )
 
 
-def page(name: str, study: Study, grid: Grid) -> str:
+def page(name: str, study: Study, grid: Grid, now: Now | None = None) -> str:
     """The whole page as text; everything that somebody may have named is escaped."""
-    strategies = dict.fromkeys(row.strategy for row in study.rows)
-    title = escape(f"Study of {', '.join(strategies)}")
+    strategies = dict.fromkeys(row.strategy.partition("+")[0] for row in study.rows)
     varied = "; ".join(f"{key}={', '.join(values)}" for key, values in grid.varied.items())
     said = f"{name}: {len(study.runs)} runs, {varied}. Corsage {VERSION}"
-    notes = "".join(f"<li>{escape(note)}</li>" for note in study.notes())
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<h1>{title}</h1>
-<p class="soft">{escape(said)}</p>
-{table(study)}
-<ul class="soft">{notes}</ul>
-<h2>Every run</h2>
-<figure>{picture(study)}
-<figcaption class="soft">{CAPTION}</figcaption></figure>
-<h2>Do it again</h2>
-<pre>{escape(command(grid))}</pre>
-</body>
-</html>
-"""
+    body = [f'<p class="soft">{escape(said)}</p>', now.section() if now else ""]
+    drawn = Drawn([], [])
+    if study.rows:
+        drawn = Drawn([row.label for row in study.rows], seen_first(study))
+        notes = "".join(f"<li>{escape(note)}</li>" for note in study.notes())
+        pictures = figures(study)
+        body += [
+            table(study, drawn),
+            f'<ul class="soft">{notes}</ul>',
+            f"<h2>Learning</h2>\n{drawn.legend()}\n{drawn.views(pictures[1:])}"
+            * bool(pictures[1:]),
+            f"<h2>Every run</h2>\n{drawn.legend()}\n{drawn.views(pictures[:1])}",
+        ]
+    body += [runs(study), f"<h2>Do it again</h2>\n<pre>{escape(command(grid))}</pre>"]
+    return html(f"Study of {', '.join(strategies) or name}", body, drawn, now)
 
 
-def table(study: Study) -> str:
+def table(study: Study, drawn: Drawn) -> str:
     """As on the terminal."""
-    head = "".join(
-        f"<th>{escape(h).strip().replace(chr(10), '<br>')}</th>" for h in titles_of(study)
-    )
-    lines = "".join(line(one, study) for one in study.compared)
-    return (
-        f'<div class="wide"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{lines}</tbody></table></div>"
-    )
-
-
-def line(one: Compared, study: Study) -> str:
-    """A row's line."""
-    mark = ' class="best"' if one.only_best else ""
-    return f"<tr{mark}>{''.join(f'<td>{escape(c)}</td>' for c in cells(one, study))}</tr>"
-
-
-def picture(study: Study) -> str:
-    """Each row's seeds as dots on one axis, with the interval of their mean."""
-    rows, measure = study.rows, study.rows[0].measure
-    low, high = ends(rows)
-    height = ROWS_TOP + ROW_HEIGHT * len(rows) + 44
-    ticks = [low + (high - low) * i / 4 for i in range(5)]
-    parts = [
-        f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{ROWS_TOP}" y2="{height - 44}"/>'
-        f'<text class="soft" x="{x:.1f}" y="{height - 26}" text-anchor="{anchor}">'
-        f"{measure.text(tick)}</text>"
-        for tick, anchor in zip(ticks, ("start", *["middle"] * 3, "end"), strict=True)
-        for x in [at(tick, low, high)]
+    places, titles, lines = filled(study)
+    values = [[sorting(one, study)[k] for k in places] for one in study.compared]
+    css = ["best " * one.only_best + drawn.line(one.row.label) for one in study.compared]
+    marked = [
+        [f"{sample(drawn.looks[one.row.label])}{escape(line[0])}", *map(escape, line[1:])]
+        for one, line in zip(study.compared, lines, strict=True)
     ]
-    parts += [dots(row, ROWS_TOP + ROW_HEIGHT * i, low, high) for i, row in enumerate(rows)]
-    axis = f'<text class="soft" x="{AXIS_LEFT}" y="{height - 4}">{escape(measure.title)}</text>'
-    words = escape(f"{measure.title} of every run")
-    return (
-        f'<svg viewBox="0 0 640 {height}" role="img" aria-label="{words}">{"".join(parts)}{axis}'
-        "</svg>"
+    return sorted_table(titles, marked, css, values, "filters")
+
+
+def runs(study: Study) -> str:
+    """Links to the reports of the runs, if they lie in the study's folder."""
+    if study.folder is None or not study.runs:
+        return ""
+    lines = "".join(
+        f'<li><a href="runs/{quote(run.folder.name)}/report.html">'
+        f"{escape(run.name or 'run')}</a></li>"
+        for run in study.runs
     )
+    return f"<details><summary>Reports of the runs</summary><ul>{lines}</ul></details>"
 
 
-def dots(row: StudyRow, top: float, low: float, high: float) -> str:
-    """One row: its name, its seeds, their mean and interval."""
-    y = top + 30
-    shown = row.measure.text(row.mean)
-    parts = [f'<text x="{AXIS_LEFT}" y="{top + 16}">{escape(row.label)}: {shown}</text>']
-    if span := interval(row):
-        ends_at = (at(max(span.low, low), low, high), at(min(span.high, high), low, high))
-        parts.append(
-            f'<line class="span" x1="{ends_at[0]:.1f}" x2="{ends_at[1]:.1f}" y1="{y}" y2="{y}"/>'
-        )
-    parts += [
-        f'<circle class="seed" cx="{at(value, low, high):.1f}" cy="{y}" r="4">'
-        f"<title>seed {escape(seed)}: {row.measure.text(value)}</title></circle>"
-        for seed, value in zip(row.seeds, row.means, strict=True)
+def figures(study: Study) -> list[Figure]:
+    """Every run as a dot, and curves over the rounds with bands over the seeds."""
+    curved = [row for row in study.rows if curve(row, "round")]
+    return [
+        every_run(study.rows, seen_first(study)),
+        *(learning(curved, x) for x in AGAINST if curved),
     ]
-    parts.append(f'<circle class="mean" cx="{at(row.mean, low, high):.1f}" cy="{y}" r="6"/>')
-    return "".join(parts)
+
+
+def seen_first(study: Study) -> list[str]:
+    """The rows that are seen at first."""
+    return best_first({r.label: float(r.measure.merit([r.mean])[0]) for r in study.rows})
+
+
+def report_of(folder: Path) -> dict[str, Figure]:
+    """Write the report of an earlier study; its figures."""
+    study = (opened := there(folder)).study({})
+    if not study.rows:
+        raise not_a_run(folder, "no run has a result yet, so there is nothing to report")
+    opened.page(study)
+    return {slug(*figure.choice): figure for figure in figures(study)}
+
+
+def look_at(folder: Path, pause: float) -> None:
+    """Write the page of a study that is not over."""
+    (study := there(folder)).write_page(study.far(), None, pause)
+
+
+def every_run(rows: Sequence[StudyRow], first: Sequence[str]) -> Strips:
+    """Each row's seeds as dots on one axis, that of the first ones, with their mean's interval."""
+    measure = rows[0].measure
+    by = measure.factor
+    strips = []
+    for row in rows:
+        span = interval(row) or Interval(row.mean, row.mean)
+        means, seeds = [by * v for v in row.means], [f"seed {seed}" for seed in row.seeds]
+        strips.append(Strip(row.label, by * row.mean, by * span.low, by * span.high, means, seeds))
+    seen = [strip for strip in strips if strip.name in first]
+    values = [v for strip in seen for v in strip.values]
+    room = max(values) - min(values) or 0.05 * abs(values[0]) or 1.0
+    low = max(min(values) - room, min(s.low for s in seen)) - 0.06 * room
+    high = min(max(values) + room, max(s.high for s in seen)) + 0.06 * room
+    axis = Scale(measure.axis("mean {} over users"), kind_of(measure), low, high)
+    return Strips(f"{measure.title} of every run", CAPTION, axis, strips, ("every run", "seeds"))
 
 
 def interval(row: StudyRow) -> Interval | None:
@@ -150,24 +131,37 @@ def interval(row: StudyRow) -> Interval | None:
     return around(row.mean, row.sd / len(row.means) ** 0.5, len(row.means) - 1)
 
 
-def ends(rows: list[StudyRow]) -> tuple[float, float]:
-    """Of the axis: all runs are on it, and a little more."""
-    values = [value for row in rows for value in row.means]
-    room = 0.06 * (max(values) - min(values)) or 0.05 * abs(values[0]) or 1.0
-    bounds: Measure = rows[0].measure
-    limits = [bound / bounds.factor for bound in bounds.bounds]
-    return max(min(values) - room, limits[0]), min(max(values) + room, limits[1])
+def learning(rows: Sequence[StudyRow], against: str) -> Chart:
+    """The rows' means over the seeds, against rounds, bytes or seconds."""
+    measure = rows[0].measure
+    series = [found for row in rows if (found := curve(row, against))]
+    words = f"Mean {measure.word} over users after each evaluated round, its mean over the seeds"
+    several = any(found.low for found in series)
+    words += "; the bands are one standard deviation over seeds to each side." if several else "."
+    title = f"{measure.word} against {AGAINST[against]}"
+    choice, label = (measure.word, against), measure.axis("mean {} over users")
+    return chart(title, words, series, choice, label, measure, against != "round", free=True)
 
 
-def at(value: float, low: float, high: float) -> float:
-    """Place of a value on the axis."""
-    return AXIS_LEFT + (AXIS_RIGHT - AXIS_LEFT) * (value - low) / (high - low or 1.0)
+def curve(row: StudyRow, against: str) -> Series | None:
+    """The mean over the seeds of a row's curves, at rounds that all of them evaluated; its band."""
+    own = [curve_of(result) for result in row.by_seed.values() if result.get("curve")]
+    if len(own) < len(row.by_seed) or not own:
+        return None
+    common = sorted(set.intersection(*({*rounds.tolist()} for rounds, _ in own)))
+    if len(common) < 2:
+        return None
+    y = np.array([means[np.isin(rounds, common)] for rounds, means in own])
+    ends = [total(result, against) / max(result["rounds"], 1) for result in row.by_seed.values()]
+    x, mean = (np.array(common) * float(np.mean(ends))).tolist(), y.mean(0)
+    if len(own) < 2:
+        return made(row.label, x, mean.tolist())
+    sd = y.std(0, ddof=1)
+    return made(row.label, x, mean.tolist(), (mean - sd).tolist(), (mean + sd).tolist())
 
 
 def command(grid: Grid) -> str:
     """The command of the same study."""
-    import shlex
-
     words = [f"{k}={v}" for k, v in grid.json()["keys"].items() if k not in ("run-dir", "resume")]
     words += [f"{key}={'|'.join(values)}" for key, values in grid.varied.items()]
     return " ".join(["python run_simulation.py", *map(shlex.quote, words)])

@@ -7,8 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from corsage.app.output.living import Bar, Far
+from corsage.app.output.summary import human_seconds
 from corsage.app.studies.comparison import Study
+from corsage.app.studies.folder import StudyFolder
 from corsage.app.studies.grid import Grid, completed, grid_of
+from corsage.app.studies.workers import Ended
 from corsage.app.tracking.tools import check_tools
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, CorsageError
@@ -37,7 +41,6 @@ def run_study(values: Mapping[str, Any], json_file: str = "") -> Study:
 def perform(values: dict[str, Any]) -> tuple[Study, int]:
     """The study of these keys, when all its runs have been tried, and how many of them failed."""
     from corsage.app.studies import workers
-    from corsage.app.studies.folder import StudyFolder
 
     resume = Path(str(values.pop("resume", ""))).expanduser() if values.get("resume") else None
     if not resume:
@@ -54,7 +57,8 @@ def perform(values: dict[str, Any]) -> tuple[Study, int]:
         count = at_once(Config.parse(folder.grid.keys(folder.grid.cells[0])), len(jobs))
         announce(folder.grid, folder.folder, len(jobs), count)
         try:
-            ended = workers.play(jobs, count, Counter(len(jobs)))
+            with Progress(folder, len(jobs)) as told:
+                ended = workers.play(jobs, count, told)
         except BaseException:
             print(f"The study can be finished: --resume {folder.folder}", file=sys.stderr)
             raise
@@ -98,20 +102,31 @@ def announce(grid: Grid, folder: Path, jobs: int, at_once: int) -> None:
     )
 
 
-class Counter:
-    """Says of each run how it ended."""
+class Progress(Bar):
+    """Says how far a study is, and of each run how it ended.
 
-    def __init__(self, jobs: int) -> None:
-        self.jobs, self.count = jobs, 0
+    Parameters
+    ----------
+    folder : the study's.
+    jobs : the number of runs that are to be done.
+    """
 
-    def __call__(self, ended: Any) -> None:
+    def __init__(self, folder: StudyFolder, jobs: int) -> None:
+        self.jobs, self.count, self.folder = jobs, 0, folder
+        self.left_out = len(folder.grid.cells) - jobs
+        super().__init__(self.so_far, folder.write_page)
+
+    def so_far(self) -> Far:
+        """Runs that are done, and parts of those at work."""
+        parts = sum(part for _, part in self.folder.at_work())
+        return Far(self.left_out + self.count + parts, self.left_out + self.jobs)
+
+    def __call__(self, ended: Ended) -> None:
         """One more."""
-        from corsage.app.output.summary import human_seconds
-
         self.count += 1
         how = f"failed: {ended.line}" if ended.code else "done"
-        text = f"[{self.count}/{self.jobs}] {ended.job.name}: {how}, {human_seconds(ended.seconds)}"
-        print(text, file=sys.stderr, flush=True)
+        took = human_seconds(ended.seconds)
+        self.line(f"[{self.count}/{self.jobs}] {ended.job.name}: {how}, {took}")
 
 
 def write_json(study: Study, target: str) -> None:

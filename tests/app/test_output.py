@@ -25,12 +25,16 @@ from corsage.app.output.summary import (
 )
 from corsage.app.output.terminal import Airy, Name, heads, terminal
 from corsage.app.report import plots
-from corsage.app.report.chart import Chart
+from corsage.app.report.chart import Axis, Chart, Series, Strip, Strips
 from corsage.app.report.curves import measure_chart
+from corsage.app.report.document import named_figures
+from corsage.app.report.drawing import Frame, flags
 from corsage.app.report.people import ranks
-from corsage.app.report.style import spaced
+from corsage.app.report.strips import rows as strips_page
+from corsage.app.report.style import looks, spaced
 from corsage.core.distribution import spread, worst_share
 from corsage.core.measures import ACCURACY, MEASURES
+from tests.support.reports import with_everything
 
 KEYS = ["mean", "std", "min", "q10", "q25", "median", "q75", "max"]
 EVIL = "<script>alert(1)</script>"
@@ -368,13 +372,46 @@ def size(png: bytes) -> tuple[int, int]:
     return int.from_bytes(png[16:20]), int.from_bytes(png[20:24])
 
 
-def test_plots_are_written_and_the_same_each_time(tmp_path: Path) -> None:
-    results, rows = make_run(("fedrep", "fedavg", "local"))
-    paths = plots.write_plots(tmp_path, results, rows)
-    first = [path.read_bytes() for path in paths]
-    assert [path.name for path in paths] == ["learning.png", "users.png", "bytes.png"]
-    assert {size(png) for png in first} == {(1200, 720)}
-    assert [path.read_bytes() for path in plots.write_plots(tmp_path, results, rows)] == first
+def test_every_figure_is_written_in_each_format_and_the_same_each_time(tmp_path: Path) -> None:
+    """Lines, dots with intervals, and strips; words are words in SVG and PDF files."""
+    results, rows = with_everything()
+    figures = named_figures(results, rows)
+    kinds = ["png", "svg", "pdf"]
+    paths = plots.write_figures(tmp_path, figures, kinds)
+    first = {path.name: path.read_bytes() for path in paths}
+    assert {*first} == {f"{name}.{kind}" for name in figures for kind in kinds}
+    assert {"accuracy-round", "accuracy-distribution", "intercept-fedrep"} <= {*figures}
+    assert size(first["accuracy-round.png"]) == (1200, 720)
+    for name, data in first.items():
+        if name.endswith(".svg"):
+            assert b">fedrep" in data and b"<script" not in data
+        if name.endswith(".pdf"):
+            assert data.startswith(b"%PDF") and b"/Type3" not in data
+    again = plots.write_figures(tmp_path, figures, kinds)
+    assert {path.name: path.read_bytes() for path in again} == first
+
+
+def test_an_interval_that_is_cut_has_a_sign_on_the_page_and_on_paper() -> None:
+    """A row of two seeds, whose interval is 12.7 standard errors wide, beside others."""
+    axis = Axis("accuracy", "percent", 80.0, 100.0)
+    strips = [Strip("fedrep", 90.0, 20.0, 160.0), Strip("local", 91.0, 88.0, 94.0)]
+    chart = Strips("", "", axis, strips, ("", ""))
+    figure = plots.picture(chart)
+    assert [text.get_text() for text in figure.axes[0].texts] == ["\u25c2 20.0", "\u25b8 160.0"]
+    page = strips_page(chart, ["fedrep", "local"], looks(["fedrep", "local"]))
+    assert page.count('<span class="cut') == 2 and "\u25c2 20.0" in page and "\u25b8 160.0" in page
+    whole = replace(chart, x=replace(axis, low=0.0, high=200.0))
+    assert not plots.picture(whole).axes[0].texts
+
+
+def test_a_band_that_is_cut_has_a_sign() -> None:
+    series = Series("fedrep", [1, 2], [90.0, 91.0], [70.0, 90.0], [95.0, 99.0])
+    y = Axis("accuracy", "percent", 80.0, 100.0)
+    chart = Chart("", "", Axis("round", "round", 0, 2), y, [series], ("", ""))
+    (sign,) = (t.get_text() for t in plots.picture(chart).axes[0].texts if "\u25bc" in t.get_text())
+    assert sign == "\u25bc fedrep 70.0"
+    page = flags(Frame(chart, ["fedrep"], ["fedrep"]), looks(["fedrep"]))
+    assert page.count("<span") == 1 and sign in page
 
 
 def test_a_picture_shows_what_the_chart_says() -> None:

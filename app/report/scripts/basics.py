@@ -3,7 +3,6 @@
 BASICS = r"""
 const root = document.documentElement,
   all = (css, from = document) => [...from.querySelectorAll(css)];
-const data = JSON.parse(document.getElementById("data").textContent);
 const make = (tag, css, text) => {
   const made = document.createElement(tag);
   if (css) made.className = css;
@@ -52,10 +51,13 @@ const write = (value, kind) =>
 
 // Tabs: what is measured, and against what.
 // Without this script the main charts stand below each other.
-all(".views").forEach(views => {
+all(".views").forEach((views, number) => {
   const figures = all(".view", views),
     names = ["of", "against"];
-  const picked = { of: figures[0].dataset.of, against: figures[0].dataset.against };
+  const first = figures[0].dataset,
+    picked = kept.tabs[number] || { of: first.of, against: first.against };
+  if (!figures.some(figure => figure.dataset.of === picked.of)) picked.of = first.of;
+  kept.tabs[number] = picked;
   const show = () => {
     const fits = figure => names.every(name => figure.dataset[name] === picked[name]);
     const now = figures.find(fits) || figures.find(figure => figure.dataset.of === picked.of);

@@ -2,7 +2,12 @@
 
 TOGGLES = r"""
 // Strategies off and on, on the whole page; limits follow those that are left.
-const off = new Set();
+// Of many rows the best are seen at first, and the references.
+const hidden = data.hidden || [],
+  placed = name => data.strategies.findIndex(one => one.name === name);
+const off = new Set(kept.off ? kept.off.map(placed).filter(s => s >= 0) : hidden);
+const folded = s => hidden.includes(s) && !kept.whole; // lines of tables: a legend moves none
+let refill = () => {};
 const quantile = (sorted, share) => {
   const at = share * (sorted.length - 1),
     low = Math.floor(at);
@@ -64,7 +69,7 @@ const spaced = (heights, gap, most) => {
   });
   return placed;
 };
-const number = element => Number([...element.classList].find(c => c.startsWith("s-")).slice(2));
+const number = element => Number([...element.classList].find(c => /^s-\d+$/.test(c))?.slice(2));
 
 const fit = (figure, whole = false) => {
   const chart = data.charts[figure.dataset.chart],
@@ -97,20 +102,43 @@ const fit = (figure, whole = false) => {
   const names = all(".names span", plot).filter(label => !off.has(number(label)));
   const ends = names.map(label => Math.min(Math.max(top(Number(label.dataset.v)), 0), height));
   const leads = new Map(all(".leads path", plot).map(lead => [number(lead), lead]));
+  plot.classList.toggle("crowded", names.length * 16 > height);
   spaced(ends, 16, height).forEach((at, i) => {
     names[i].style.top = `${at}px`;
     leads.get(number(names[i])).setAttribute("d", `M0 ${ends[i]}L18 ${at}`);
   });
-  let beyond = false;
-  all(".flag", plot).forEach(flag => {
-    const series = chart.series.find(s => s.s === number(flag)),
-      up = flag.classList.contains("up");
-    const out = series.y.some(v => v !== null && (up ? v > high : v < low));
-    beyond ||= out && !off.has(number(flag));
-    flag.style.visibility = out ? "" : "hidden";
-  });
-  if (beyond || whole) range(figure, whole);
+  if (signs(figure, chart, low, high) || whole) range(figure, whole);
   else figure.querySelector(".range")?.remove();
+};
+// Whoever is beyond the limits has a sign there.
+const signs = (figure, chart, low, high) => {
+  const plot = figure.querySelector(".plot"),
+    found = { up: [], down: [] };
+  all(".flag", plot).forEach(flag => flag.remove());
+  chart.series
+    .filter(s => !off.has(s.s))
+    .forEach(series => {
+      const band = !chart.points,
+        tops = [...series.y, ...(band ? series.high : [])],
+        ends = [...series.y, ...(band ? series.low : [])];
+      const most = Math.max(...tops.filter(v => v !== null)),
+        least = Math.min(...ends.filter(v => v !== null));
+      if (most > high) found.up.push([series.s, most]);
+      if (least < low) found.down.push([series.s, least]);
+    });
+  Object.entries(found).forEach(([edge, flags]) =>
+    flags.slice(0, 6).forEach(([s, value], n) => {
+      const name = data.strategies[s].name,
+        arrow = edge === "up" ? "\u25b2" : "\u25bc",
+        more = n === 5 && flags.length > 6 ? ` and ${flags.length - 6} more` : "";
+      const flag = make("span", `flag ${edge} flip c${data.strategies[s].colour} s-${s}`);
+      flag.textContent = `${arrow} ${name} ${write(value, chart.y.kind)}${more}`;
+      flag.style[edge === "up" ? "top" : "bottom"] = `${2 + 15 * n}px`;
+      flag.style.left = "100%";
+      plot.append(flag);
+    }),
+  );
+  return found.up.length + found.down.length > 0;
 };
 const range = (figure, whole) => {
   let button = figure.querySelector(".range");
@@ -125,7 +153,7 @@ const range = (figure, whole) => {
 };
 const charts = all("[data-chart]");
 const toggled = () => {
-  all("[class*='s-']").forEach(element => {
+  all("[class*='s-']:not(tr)").forEach(element => {
     if ([...element.classList].some(c => /^s-\d+$/.test(c)))
       element.classList.toggle("off", off.has(number(element)));
   });
@@ -133,9 +161,24 @@ const toggled = () => {
     button.setAttribute("aria-pressed", !off.has(Number(button.dataset.s))),
   );
   all(".every").forEach(button => {
-    button.textContent = off.size ? "all" : "none";
+    button.textContent = off.size ? `all ${data.strategies.length} rows` : few;
   });
+  const words = kept.words.toLowerCase().split(/[\s,]+/).filter(Boolean);
+  all(".filters tbody tr").forEach(row => {
+    const name = row.cells[0].textContent.toLowerCase(),
+      found = words.some(word => name.includes(word));
+    row.classList.toggle("off", words.length ? !found : folded(number(row)));
+  });
+  kept.off = [...off].map(s => data.strategies[s].name);
   charts.forEach(figure => fit(figure));
+  refill();
+};
+const few = hidden.length ? "the best only" : "none";
+const flip = () => {
+  kept.whole = off.size > 0;
+  if (off.size) off.clear();
+  else (hidden.length ? hidden : data.strategies.keys()).forEach(s => off.add(s));
+  toggled();
 };
 const light = s => {
   all(".lit").forEach(element => element.classList.remove("lit"));
@@ -161,12 +204,19 @@ all(".toggle").forEach(button => {
   });
   button.addEventListener("pointerleave", () => light(null));
 });
-all(".every").forEach(button =>
-  button.addEventListener("click", () => {
-    if (off.size) off.clear();
-    else data.strategies.forEach((_, i) => off.add(i));
-    toggled();
-  }),
-);
-if (charts.length) toggled();
+all(".every").forEach(button => button.addEventListener("click", flip));
+if (hidden.length)
+  all(".legend").forEach(legend => {
+    const more = make("button", "", `${hidden.length} more`);
+    more.type = "button";
+    legend.classList.add("folded");
+    all(".toggle", legend).forEach(button =>
+      button.classList.toggle("later", hidden.includes(Number(button.dataset.s))),
+    );
+    more.addEventListener("click", () => {
+      legend.classList.remove("folded");
+      more.remove();
+    });
+    legend.append(more);
+  });
 """

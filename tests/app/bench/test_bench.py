@@ -156,7 +156,7 @@ def test_a_bench_whole_resumed_and_verified(
     page = Page()
     page.feed(before["report.html"].decode())
     page.close()
-    assert '"again": "corsage verify ditto@moons"' in before["report.html"].decode()
+    assert '"again":"corsage verify ditto@moons"' in before["report.html"].decode()
     assert rb"\textbf{" in before["table.tex"]
 
     # Killed within a line, and with some of the last ones gone: the same bytes.
@@ -390,7 +390,7 @@ def test_a_run_whose_process_is_ended_is_tried_once_more(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As by a machine short of memory; others go on."""
-    work = Bench(a_folder(tmp_path, 0), [("local", "moons")])
+    work = Bench(a_folder(tmp_path, 0))
     job = work.job(work.trials("local", "moons")[0])
     assert work.told(Ended(job, -9, 1.0)) == [job] and not work.lost
     assert work.told(Ended(job, -9, 1.0)) == [] and work.lost == [job.name]

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from corsage.app.report import document as report
+from corsage.app.report.now import Now, rounds
 from tests.support.reports import EVIL, a_run, rmse_run, with_everything
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -40,8 +41,10 @@ def looking(browser: Any, tmp_path: Path) -> Open:
     """Opens a report, and holds that the browser complains of nothing while it is open."""
 
     @contextmanager
-    def look(results: Any, rows: Any = (), width: int = 1280, **context: Any) -> Iterator[Any]:
-        path = report.write_report(tmp_path, {"dataset": "digits"}, results, "0", rows)
+    def look(
+        results: Any, rows: Any = (), width: int = 1280, now: Now | None = None, **context: Any
+    ) -> Iterator[Any]:
+        path = report.write_report(tmp_path, {"dataset": "digits"}, results, "0", rows, now=now)
         made = browser.new_context(viewport={"width": width, "height": 800}, **context)
         page, said = made.new_page(), []
         page.on("console", lambda message: said.append(message.text))
@@ -180,6 +183,7 @@ def test_hostile_names_are_words(look: Open) -> None:
 
 def test_twenty_strategies_have_labels_that_do_not_cover_each_other(look: Open) -> None:
     with look(*a_run(tuple(f"a-long-method-name-{n}" for n in range(20)))) as page:
+        page.locator(".every").first.click()
         tops = page.evaluate(
             "[...document.querySelectorAll('.view.now .names span')]"
             ".filter(e => e.offsetParent).map(e => e.getBoundingClientRect().top)"
@@ -207,3 +211,61 @@ def test_ten_thousand_users_are_at_hand_and_it_can_be_printed(look: Open) -> Non
         page.emulate_media(media="print")
         assert page.evaluate(SCROLL) == 0
         assert page.locator(".tabs:visible").count() == 0
+
+
+MANY = ("fedavg", "local", *(f"method{n}{end}" for n in range(21) for end in ("", "+ft")))
+
+
+def shown(page: Any, css: str) -> list[str]:
+    """The first words of what is to be seen."""
+    found = page.locator(f"{css} >> visible=true").all_inner_texts()
+    return [text.split()[0] for text in found]
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_of_44_rows_the_best_and_the_references_are_seen_first(look: Open, width: int) -> None:
+    results, rows = a_run(MANY)
+    for number, result in enumerate(results):  # the second half is the better one
+        result["accuracy"]["mean"] = 0.5 + 0.01 * number
+    best = [*MANY[:2], *MANY[-6:]]
+    with look(results, rows, width=width) as page:
+        table, lines = "table.sorts >> nth=0 >> tbody tr", ".view.now g:not(.off) > .line"
+        assert shown(page, table) == best and page.locator(lines).count() == 8
+        assert shown(page, ".legend >> nth=0 >> .toggle") == best
+        assert page.evaluate(SCROLL) == 0 and page.evaluate(SMALL) == []
+        tops = page.evaluate(
+            "[...document.querySelectorAll('.view.now .names span:not(.off)')]"
+            ".filter(e => e.offsetParent).map(e => e.getBoundingClientRect().top)"
+        )
+        assert all(b - a > 13 for a, b in itertools.pairwise(sorted(tops)))
+        page.locator("button", has_text="36 more").first.click()
+        assert len(shown(page, ".legend >> nth=0 >> .toggle")) == 44
+        page.locator(".every").first.click()
+        assert len(shown(page, table)) == 44 and page.locator(lines).count() == 44
+        page.locator(".find input[type=search]").first.fill("method7, local")
+        assert shown(page, table) == ["local", "method7", "method7+ft"]
+        page.locator(".find input[type=search]").first.fill("")
+        page.locator("table.sorts >> nth=0 >> th button", has_text="mean").click()
+        assert shown(page, table)[:3] == [*MANY[:-4:-1]]
+        assert page.evaluate(SCROLL) == 0
+
+
+def test_a_page_that_loads_itself_again_stays_as_it_was_looked_at(
+    look: Open, tmp_path: Path
+) -> None:
+    results, rows = a_run(("fedrep", "fedavg", "local"))
+    early = [row for row in rows if row["strategy"] != "local" and row["round"] <= 10]
+    names = ["fedrep", "fedavg", "local"]
+    with look([], early, now=rounds([], early, names, 20, 1.0)) as page:
+        assert page.title().startswith("33%") and page.locator("text=20 of 60 rounds").count() == 1
+        assert shown(page, "table.sorts >> nth=0 >> tbody tr") == ["fedrep,", "fedavg,"]
+        page.locator(".toggle", has_text="fedavg").first.click()
+        page.locator(".tabs button", has_text="test loss").first.click()
+        config = {"dataset": "digits"}
+        now = rounds(results[:2], rows, names, 20, 0.0)
+        report.write_report(tmp_path, config, results[:2], "0", rows, now=now)
+        page.locator("text=60 of 60 rounds").wait_for(timeout=9000)
+        assert page.locator(".toggle[aria-pressed=false] >> visible=true").all_inner_texts() == [
+            "fedavg", "fedavg",
+        ]  # fmt: skip
+        assert page.locator(".tabs button[aria-pressed=true]").first.inner_text() == "test loss"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from corsage.app.report import divisions, result_fields, words
 from corsage.app.report.chart import Axis, Series, finite, limits, log_ticks, thinned
 from corsage.app.report.curves import learning_charts
+from corsage.app.report.document import drawn_of
 from corsage.app.report.drawing import Frame, flags, marked
 from corsage.app.report.estimates import caterpillars
 from corsage.app.report.people import CELLS, people_charts, table
@@ -61,7 +62,7 @@ def test_one_that_diverges_does_not_flatten_the_others_and_is_named_at_the_borde
     results, rows = rmse_run()
     chart = chart_of(results, rows, "RMSE", "round")
     assert chart.y.high < 100
-    frame = Frame(chart, ["ditto", "fedavg", "local"])
+    frame = Frame(chart, order := ["ditto", "fedavg", "local"], order)
     said = flags(frame, looks(["ditto", "fedavg", "local"]))
     assert said.count("<span") == 1 and "fedavg" in said and "\u25b2" in said
 
@@ -251,7 +252,7 @@ def test_who_is_hurt_beyond_noise_is_counted() -> None:
     results[0]["hurt"]["alone"] |= {"beyond_noise": ["u3"]}
     found = result_fields.hurt(results)
     assert [h.certain for h in found[:2]] == [1, None]
-    assert "beyond noise" in words.worse_off(results)
+    assert "beyond noise" in words.worse_off(results, drawn_of(results))
 
 
 def test_users_who_are_all_by_themselves_are_no_clusters() -> None:

@@ -21,9 +21,14 @@ import corsage
 from corsage.app import cell
 from corsage.app.command import run
 from corsage.app.studies import workers
+from corsage.app.studies.means_table import latex, tabular
+from corsage.app.studies.over_seeds import StudyRow
+from corsage.app.studies.page import curve, every_run, interval
 from corsage.app.studies.workers import Ended, Job
 from corsage.core.errors import ConfigError, CorsageError, ModelError
+from corsage.core.measures import ACCURACY
 from tests.support.html import Page
+from tests.support.reports import result_of
 
 SMALL = [
     "num-users=6", "num-rounds=2", "hidden=8", "strategy=fedavg,local", "fine-tune-epochs=0",
@@ -76,7 +81,7 @@ def test_several_seeds_make_a_study(
     folder = folder_in(tmp_path / "runs")
     assert here == ["seed=0", "seed=1"]
     assert sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")) == [
-        "report.html", "runs", "study.csv", "study.json",
+        "report.html", "runs", "study.csv", "study.json", "table.tex",
     ]  # fmt: skip
     rows = stored(folder)["rows"]
     assert [row["strategy"] for row in rows] == ["fedavg", "local"]
@@ -113,7 +118,7 @@ def test_the_page_of_a_sweep(
     page = Page()
     page.feed(text)
     page.close()
-    assert "compared on the users&#x27; test data" in text and text.count('class="seed"') == 8
+    assert "compared on the users&#x27; test data" in text and text.count("<title>seed ") == 8
     assert "lr=0.01|0.1" in text and str(tmp_path) not in text
     assert [row["settings"] for row in stored(folder)["rows"]][::2] == [
         {"lr": "0.01"},
@@ -169,6 +174,44 @@ def test_from_python(tmp_path: Path, here: list[str]) -> None:
     assert list(found) == ["fedavg", "local"] and found["local"].seeds == ["0", "1"]
     assert found["local"].sd is not None and "local" in str(found) and not found.missing
     assert {record["strategy"] for record in found.records()} == {"fedavg", "local"}
+    lines = found.table.to_latex().splitlines()
+    more = lines[2].count("&")
+    assert found.table == str(found) and lines[0] == r"\begin{tabular}{l" + "r" * more + "}"
+    assert more > 5 and [line.count("&") for line in lines if "&" in line] == [more] * 3
+    assert r"accuracy \% $\pm$ sd over seeds" in lines[2] and r"$\pm$" in lines[4]
+    assert (tmp_path / next(tmp_path.iterdir()) / "table.tex").read_text() == found.table.to_latex()
+
+
+def test_names_and_the_best_row_as_latex() -> None:
+    assert latex(r"a_b & 5% \ {x}^~") == (
+        r"a\_b \& 5\% \textbackslash{} \{x\}\textasciicircum{}\textasciitilde{}"
+    )
+    text = tabular(["row", "mean"], [["fed_rep", "1"], ["local", "\N{MINUS SIGN}2"]], [False, True])
+    assert r"fed\_rep & 1 \\" in text and r"\textbf{local} & \textbf{$-$2} \\" in text
+
+
+def test_curves_of_a_study_are_means_over_seeds_with_their_deviation() -> None:
+    """Of rounds that every seed evaluated; with rows far below signs are on page and paper."""
+    curves = np.array([[0.2, 0.4, 0.7], [0.4, 0.5, 0.9], [0.3, 0.6, 0.8]])
+    by_seed = {
+        str(seed): {
+            **result_of("fedrep", ["a", "b"], np.array([0.5, 0.5]), ACCURACY),
+            "rounds": 30, "curve": [[5, 0.0]] * (not seed) + [*zip([10, 20, 30], own, strict=True)],
+        }
+        for seed, own in enumerate(curves.tolist())
+    }  # fmt: skip
+    row = StudyRow("fedrep", {}, by_seed, "")
+    found = curve(row, "round")
+    assert found and list(found.x) == [10, 20, 30]
+    np.testing.assert_allclose(found.y, 100 * curves.mean(0))
+    np.testing.assert_allclose(found.high, 100 * (curves.mean(0) + curves.std(0, ddof=1)))
+    np.testing.assert_allclose(found.low, 100 * (curves.mean(0) - curves.std(0, ddof=1)))
+    sent = curve(row, "bytes")
+    assert sent and list(sent.x) == [20_000, 40_000, 60_000]
+    dots = every_run([row, StudyRow("local", {}, {"0": by_seed["0"]}, "")], ["fedrep", "local"])
+    assert [len(strip.values) for strip in dots.strips] == [3, 1]
+    span = interval(row)
+    assert span and dots.strips[0].low == pytest.approx(100 * span.low)
 
 
 def test_another_methods_key_runs_a_method_once(
