@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich import box
 from rich.text import Text
@@ -150,15 +150,34 @@ def csv_text(results: Results) -> str:
 
 
 def to_latex(results: Results) -> str:
-    """A table of means: a line a row, a column a set; the best of a set is bold."""
+    """Tables of means, of others' data and of new users: a line a row, a column a set."""
+    tables = {
+        "the mean over users; the best of a set is bold": latex_cell,
+        "others' data": lambda one, _: one.entry.measure.text(one.entry.others),
+        "new users, with all of their samples; a star where their interval leaves out 0":
+            lambda one, _: new_cell(one),
+    }  # fmt: skip
+    return "\n".join(f"% {title}\n{tabular(results, own)}" for title, own in tables.items())
+
+
+def new_cell(one: Beside) -> str:
+    """The score of new users, starred if it differs from FedAvg+FT's over the users."""
+    found = one.new.get(0)
+    sure = found is not None and found.over_users is not None and found.over_users.excludes_zero
+    return one.entry.measure.text(one.entry.new_users(0)) + "*" * sure
+
+
+def tabular(results: Results, cell: Callable[[Beside, Sequence[Beside]], str]) -> str:
+    """One table; `cell` makes the text of a row among those of its set."""
     names = [*results.sets]
     rows = dict.fromkeys(one.entry.row for group in results.sets.values() for one in group)
     at = {(n, o.entry.row): o for n, group in results.sets.items() for o in group}
     lines = [r"\begin{tabular}{l" + "r" * len(names) + "}", r"\hline"]
     lines += [" & ".join(["", *map(latex, names)]) + r" \\", r"\hline"]
     for row in rows:
-        words = [latex_cell(at.get((name, row)), results.sets[name]) for name in names]
-        lines.append(" & ".join([latex(row), *words]) + r" \\")
+        some = [(at.get((name, row)), results.sets[name]) for name in names]
+        words = [cell(one, group) if one and one.entry.results else "--" for one, group in some]
+        lines.append(" & ".join([latex(row), *words]).replace(DASH, "--") + r" \\")
     return "\n".join([*lines, r"\hline", r"\end{tabular}", ""])
 
 
@@ -167,10 +186,8 @@ def latex(text: str) -> str:
     return text.replace("_", r"\_").replace("%", r"\%")
 
 
-def latex_cell(one: Beside | None, group: Sequence[Beside]) -> str:
+def latex_cell(one: Beside, group: Sequence[Beside]) -> str:
     """The mean and its deviation, bold if it is the best of its set."""
-    if one is None or not one.entry.results:
-        return "--"
     text, study = one.entry.measure.text, one.entry.study
     own = text(study.mean) + (rf" $\pm$ {text(study.sd)}" if study.sd is not None else "")
     return rf"\textbf{{{own}}}" if one.entry.merit == group[0].entry.merit else own
