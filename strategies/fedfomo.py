@@ -65,7 +65,7 @@ class FedFomoKeys(Keys):
 
 @dataclass
 class FedFomoState:
-    """What users sent.
+    """Replies of users.
 
     Parameters
     ----------

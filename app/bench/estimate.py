@@ -125,7 +125,7 @@ def single(work: Work, rounds: int) -> tuple[float, float]:
     begun = time.process_time()
     rows = with_models(strategy, *run(strategy, False, make_client_app(), []))
     for name in rows_of(work.method) if work.seed is not None else ():
-        on_others(rows[name], trained(config, data_again(config)), work.seed)
+        on_others(rows[name], trained(config, data_again(config)), config.run.seed)
     middle = time.process_time()
     evaluated(strategy, False, None)
     return middle - begun, time.process_time() - middle

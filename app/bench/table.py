@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich import box
 from rich.text import Text
@@ -151,20 +151,37 @@ def csv_text(results: Results) -> str:
 
 
 def to_latex(results: Results) -> str:
-    """A table of means: a line a row, a column a set; the best of a set is bold."""
+    """Tables of means, of others' data and of new users: a line a row, a column a set."""
+    tables: dict[str, Callable[[Beside, Sequence[Beside]], str]] = {
+        "the mean over users; the best of a set is bold": mean_of,
+        "others' data": lambda one, _: one.entry.measure.text(one.entry.others),
+        "new users, with all of their samples; a star where their interval leaves out 0": new_cell,
+    }
     rows = dict.fromkeys(one.entry.row for group in results.sets.values() for one in group)
     at = {(n, o.entry.row): o for n, group in results.sets.items() for o in group}
-    lines = [
-        [row, *(mean_of(at.get((name, row)), group) for name, group in results.sets.items())]
-        for row in rows
-    ]
-    return tabular(["", *results.sets], lines)
+
+    def text(name: str, row: str, cell: Callable[[Beside, Sequence[Beside]], str]) -> str:
+        one = at.get((name, row))
+        return cell(one, results.sets[name]) if one and one.entry.results else DASH
+
+    lines = {
+        title: [[row, *(text(name, row, cell) for name in results.sets)] for row in rows]
+        for title, cell in tables.items()
+    }
+    return "\n".join(
+        f"% {title}\n{tabular(['', *results.sets], own)}" for title, own in lines.items()
+    )
 
 
-def mean_of(one: Beside | None, group: Sequence[Beside]) -> str:
+def new_cell(one: Beside, group: Sequence[Beside]) -> str:
+    """The score of new users, starred if it differs from FedAvg+FT's over the users."""
+    found = one.new.get(0)
+    sure = found is not None and found.over_users is not None and found.over_users.excludes_zero
+    return one.entry.measure.text(one.entry.new_users(0)) + "*" * sure
+
+
+def mean_of(one: Beside, group: Sequence[Beside]) -> str:
     """The mean and its deviation, bold if it is the best of its set."""
-    if one is None or not one.entry.results:
-        return DASH
     return BOLD * (one.entry.merit == group[0].entry.merit) + cells(one)[1]
 
 

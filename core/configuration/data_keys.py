@@ -69,7 +69,7 @@ class DataKeys(Keys):
     validation: float = key(
         0.0,
         "share of each user's samples that is taken from training and stands for its test, which "
-        "nobody gets then: to choose by (a study's values, when to stop); 0: judged by the test",
+        "nobody gets then: to choose by (a study's values); 0: judged by the test",
         low=0.0,
         high=0.9,
     )

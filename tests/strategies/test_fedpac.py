@@ -46,7 +46,7 @@ def said(f: Any, y: Any) -> tuple[Any, float]:
 
 
 def error(alpha: Any, i: int, h: Any, v: Any) -> float:
-    """What a user's weights come to: variance and bias."""
+    """Variance and bias of a user's weights."""
     bias = sum(np.sum((alpha @ (h[i] - h)[:, k]) ** 2) for k in range(h.shape[1]))
     return float(np.sum(alpha**2 * v) + bias)
 
