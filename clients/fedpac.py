@@ -49,7 +49,7 @@ class FedPACClient(PrototypesClient[FedPACKeys]):
         return Models(body, self.sgd_heads(body, got.rows["head"], plain, epochs))
 
     def statistics(self, features: torch.Tensor, data: Examples) -> Arrays:
-        """h_i (users, classes, features) and V_i (users,)."""
+        """h_i (users, classes, features) and the root of V_i (users,)."""
         f = features.double()
         means, counts = self.prototypes(f, data)
         n = counts.sum(1)
@@ -57,7 +57,10 @@ class FedPACClient(PrototypesClient[FedPACKeys]):
         squares = torch.split(f.cpu().square().sum(1), data.sizes.tolist())
         mean = torch.stack([own.mean() for own in squares])
         v = ((mean - h.square().sum((1, 2))) / n).clamp(min=0)  # of one sample rounding is left
-        return {"means": h.numpy().astype(np.float32), "variance": v.numpy().astype(np.float32)}
+        return {
+            "means": h.numpy().astype(np.float32),
+            "deviation": v.sqrt().numpy().astype(np.float32),
+        }
 
 
 def joined(bodies: Floats32, heads: Floats32) -> Floats32:

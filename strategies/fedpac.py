@@ -19,7 +19,7 @@ head stands at the server until its user is drawn again. Without this collaborat
 its own head back, and with lambda = 0 that is FedRep.
 
 A head ten median distances from the median of all is in nobody's but its own user's, nor is that of
-who has such class means, or a variance that none can be.
+who has such class means, or a deviation that none can be.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class FedPAC(Strategy[FedPACKeys, FedPACState]):
 
     name = "fedpac"
     tuned = ("own",)
-    by_user = ("head", "means", "variance", "weighted", "weights")
+    by_user = ("head", "means", "deviation", "weighted", "weights")
 
     @classmethod
     def epochs(cls, train: TrainKeys, keys: FedPACKeys) -> float:
@@ -120,13 +120,13 @@ class FedPAC(Strategy[FedPACKeys, FedPACState]):
         return Parcel({"body": self.state.body}, {"head": self._heads(users)})
 
     def template(self) -> Arrays:
-        """A user sends theta_i, phi_i, h_i, V_i, and its means of the new features."""
+        """A user sends theta_i, phi_i, h_i, V_i's root, and its means of the new features."""
         state, like = self.state, self.state.prototypes
         return {
             "body": state.body,
             "head": self._first,
             "means": like,
-            "variance": np.zeros((), np.float32),
+            "deviation": np.zeros((), np.float32),
             "weighted": like,
             "weights": state.known,
         }
@@ -135,12 +135,14 @@ class FedPAC(Strategy[FedPACKeys, FedPACState]):
         """The mean of theta_i, the classes' means, and combinations of the heads."""
         state, rows, users = self.state, replies.rows, replies.users
         prototypes, known, out = averaged(self.config, state, replies)
-        rules, wrong = attachment("robust"), out.any(1) | ~(rows["variance"] >= 0)
+        rules, wrong = attachment("robust"), out.any(1) | ~(rows["deviation"] >= 0)
         if rules is not None:
             wrong |= rules.outlying(rows["head"])
         heads, kept = rows["head"].copy(), np.flatnonzero(~wrong)
         if self.keys.fedpac_collaboration and len(kept):
-            alpha = combination(rows["means"][kept], rows["variance"][kept])
+            alpha = combination(
+                rows["means"][kept], rows["deviation"][kept].astype(np.float64) ** 2
+            )
             heads[kept] = alpha @ heads[kept].astype(np.float64)
         everybody, h = enter(state.users, state.h, users, heads, self._first)
         aside = set_aside(self, state.aside, users, wrong, WHAT)
@@ -161,7 +163,7 @@ class FedPAC(Strategy[FedPACKeys, FedPACState]):
         return network.initial[network.head]
 
 
-def combination(means: Array, variances: Array) -> Floats:
+def combination(means: Array, variances: Floats) -> Floats:
     """alpha (users, users), one row a user, by h (users, classes, features) and V (users,).
 
     With A = diag(V) + (h_j - h_i)'(h_l - h_i) the minimiser over the simplex is beta/sum(beta),
@@ -174,7 +176,7 @@ def combination(means: Array, variances: Array) -> Floats:
     flat -= np.median(flat, axis=0)
     gram, found = flat @ flat.T, np.eye(len(flat))
     for i in range(len(flat)):
-        a = np.diag(variances.astype(np.float64)) + gram - gram[i] - gram[:, [i]] + gram[i, i]
+        a = np.diag(variances) + gram - gram[i] - gram[:, [i]] + gram[i, i]
         least = RIDGE * float(np.median(np.diag(a))) or 1.0
         scale = np.maximum(np.diag(a), least) ** -0.5
         lower = cholesky(a * scale * scale[:, None] + RIDGE * np.eye(len(a)), lower=True)
