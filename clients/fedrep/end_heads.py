@@ -146,7 +146,7 @@ class EndHeadsClient(FedRepExactClient):
         own: Client[Any] = self.cls(*parts)
         epochs = int(got.options.get("adapt-epochs", 0))
         models = own.adapt(got, data, epochs) if epochs else own.models(got)
-        each = models.each(len(self.users))
+        each = [*models.each(len(self.users))]
         if isinstance(own, FedBNClient):
             each = [np.where(own.normalising, one, got.shared["model"]) for one in each]
         wholes = [closed_heads.moved(one, self.divided, self.full) for one in each]
