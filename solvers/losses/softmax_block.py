@@ -287,7 +287,7 @@ def solved(h: Tensor, right: Tensor) -> Tensor:
 
 
 def by_class_alone(weights: Tensor, a: Tensor, own: Tensor) -> Map:
-    """A near inverse of a Hessian: that of its blocks of one class each.
+    """A product with nearly a Hessian's inverse: that of its blocks of one class each.
 
     Parameters
     ----------
