@@ -191,7 +191,7 @@ def words_of(folder: Path, data: Path) -> list[str]:
 
 def test_groups_are_looked_for_anew_when_a_user_is_forgotten(tmp_path: Path) -> None:
     """Sums that were kept know the groups of before."""
-    words = words_of(tmp_path, table(tmp_path, [6] * 30))
+    words = words_of(tmp_path, table(tmp_path, [6] * 60))
     assert run([*words, "mixed-keep-sums=true"]) == 0
     folder = next((tmp_path / "runs").iterdir())
     before = load(folder)["mixed-model"].clusters
