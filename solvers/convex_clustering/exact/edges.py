@@ -235,7 +235,8 @@ class Edges:
     def masked(self, mask: Bools) -> Edges:
         """The graph of these edges only; its Laplacian is factored in the order of the whole."""
         found = Edges(self.i[mask], self.j[mask], self.w[mask], self.n)
-        found.__dict__.update(_part_of=self._whole)
+        if self.sparse:  # all pairs have no order that is worth keeping
+            found.__dict__["_part_of"] = self._whole
         return found
 
     @property
