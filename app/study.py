@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,7 @@ def study(
 
 def study_here(strategies: str, values: Mapping[str, Any], progress: bool) -> Study:
     """Every run of a study, one after the other; one that fails does not end the others."""
+    from corsage.app.output.living import Bar, Far
     from corsage.app.output.notebook import calm_log
     from corsage.app.output.progress import is_tty
     from corsage.app.output.summary import human_seconds
@@ -144,7 +146,8 @@ def study_here(strategies: str, values: Mapping[str, Any], progress: bool) -> St
     grid.check()
     runs: list[Done] = []
     missing: dict[str, str] = {}
-    with calm_log(watched=is_tty(sys.stderr)):
+    bar = Bar(lambda: Far(len(runs) + len(missing), len(grid.cells)))
+    with bar if progress else nullcontext(), calm_log(watched=is_tty(sys.stderr)):
         for number, cell in enumerate(grid.cells, 1):
             begun, how = time.monotonic(), "done"
             try:
@@ -158,7 +161,7 @@ def study_here(strategies: str, values: Mapping[str, Any], progress: bool) -> St
                 how = f"failed: {missing[cell.name]}"
             if progress:
                 took = human_seconds(time.monotonic() - begun)
-                print(f"[{number}/{len(grid.cells)}] {cell.name}: {how}, {took}", file=sys.stderr)
+                bar.line(f"[{number}/{len(grid.cells)}] {cell.name}: {how}, {took}")
     return Study(runs, None, missing)
 
 

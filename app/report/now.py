@@ -55,7 +55,7 @@ class Now:
 
     def section(self) -> str:
         """The bar, the time that is left, and what is at work."""
-        words = f"{self.done:,.0f} of {self.whole:,.0f} {self.unit}"
+        words = f"{int(self.done):,} of {int(self.whole):,} {self.unit}"
         if self.left is not None and self.seconds:
             words += f", some {human_seconds(self.left)} left"
         names = "".join(f"<li>{linked(*one)}</li>" for one in self.at_work[:LISTED])

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from corsage.app.results.metrics import read_rows
 from corsage.app.run.conclusion import failures, results
-from corsage.app.run.endings import RESULT
+from corsage.app.run.endings import RESULT, read_failure
 from corsage.app.run.resuming import FREE, begun, read_config
 from corsage.app.run.status import STUDY, RunLock, is_running, is_study, new_folder
 from corsage.app.studies.comparison import Study
@@ -145,7 +145,14 @@ class StudyFolder:
             place = f"{RUNS}/{quote(cell.name or 'run')}/report.html"
             there = (self.place(cell) / "report.html").exists()
             names.append((f"{cell.name}: {100 * part:.0f}%", place * there))
-        self.page(self.study({}), Now(far.done, far.whole, "runs", left, names, seconds))
+        runs = [  # what has not had its turn has not failed
+            replace(
+                run, failed={n: w for n, w in run.failed.items() if read_failure(run.folder / n)}
+            )
+            for run in self.study({}).runs
+        ]
+        now = Now(far.done, far.whole, "runs", left, names, seconds)
+        self.page(Study(runs, self.folder), now)
 
     def page(self, study: Study, now: Now | None = None) -> None:
         """Write the page."""

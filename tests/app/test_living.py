@@ -266,6 +266,7 @@ def test_the_page_of_a_study_that_goes_on(
         part.mkdir()
         (part / "report.html").write_text("")
         bar.now = bar.far()
+        assert bar.now.done == 1.25
         bar.page.put()
         seen.append((bar.folder.folder / "report.html").read_text())
         raise KeyboardInterrupt
@@ -273,7 +274,8 @@ def test_the_page_of_a_study_that_goes_on(
     monkeypatch.setattr(workers, "play", play)
     assert run([*SMALL, "seed=0,1,2", f"run-dir={tmp_path}"], "") == 130
     text = whole(seen[0])
-    assert "1 of 3 runs" in text and 'href="runs/seed%3D1/report.html">seed=1: 25%</a>' in text
+    assert "1 of 3 runs" in text and "failed" not in text.partition("<script")[0]
+    assert 'href="runs/seed%3D1/report.html">seed=1: 25%</a>' in text
     assert ENDED in (the_folder(tmp_path) / "report.html").read_text()
     data = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
     ((line,),) = ([s for s in c["series"] if s["s"] == 0] for c in data["charts"][:1])
