@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cosine_similarity, softplus
+from torch.nn.functional import normalize, softplus
 
 from corsage.clients.base import Got, Sent
 from corsage.clients.fedavg import FedAvgClient
@@ -34,24 +34,28 @@ class MOONClient(FedAvgClient[MOONKeys]):
         The numbers stand in the place of labels, which are all that a loss has of a sample.
         """
         before = self.remembered("model", w)
-        facing = [self.features(rows, data) for rows in (np.broadcast_to(w, before.shape), before)]
-        usual, losses = self.network.criterion.mean, []
+        to_glob, to_prev = (
+            normalize(self.features(rows, data))
+            for rows in (np.broadcast_to(w, before.shape), before)
+        )
+        away, losses = (to_prev - to_glob) / self.keys.moon_tau, []
         for u, n in enumerate(data.sizes.tolist()):
             mine = slice(int(data.offsets[u]), int(data.offsets[u]) + n)
-            z_glob, z_prev = (z[mine] for z in facing)
-            losses.append(self.contrast(data.mean_of(u, usual), data.y[mine], z_glob, z_prev))
+            usual = data.mean_of(u, self.network.criterion.mean)
+            losses.append(self.contrast(usual, data.y[mine], away[mine]))
         numbers = torch.cat([torch.arange(n) for n in data.sizes.tolist()]).to(data.y.device)
         return replace(data, y=numbers, losses=losses, objective=None)
 
-    def contrast(self, usual: Mean, y: Tensor, z_glob: Tensor, z_prev: Tensor) -> Loss:
-        """One user's loss of a batch, whose samples come by their numbers."""
-        mu, tau = self.keys.moon_mu, self.keys.moon_tau
+    def contrast(self, usual: Mean, y: Tensor, away: Tensor) -> Loss:
+        """One user's loss of a batch, whose samples come by their numbers.
+
+        `away` are the directions from z_glob to z_prev, by tau: (3) is log(1 + e^(z away / |z|)).
+        """
+        mu = self.keys.moon_mu
 
         def loss(features: Tensor, outputs: Tensor, numbers: Tensor) -> Tensor:
-            z = features.flatten(1)
-            to_glob, to_prev = (
-                cosine_similarity(z, other[numbers], dim=1) for other in (z_glob, z_prev)
-            )
-            return usual(outputs, y[numbers]) + mu * softplus((to_prev - to_glob) / tau).mean()
+            z = normalize(features.flatten(1))
+            apart = softplus((z * away[numbers]).sum(1)).mean()
+            return usual(outputs, y[numbers]) + mu * apart
 
         return loss
