@@ -24,7 +24,7 @@ BENCH = """\
 usage: corsage bench [--plan] [--quick] [--only METHOD@SET,...] [--mine FILE]
                      [data-dir=DIR] [run-dir=DIR] [study-workers=N]
        corsage bench --resume [FOLDER] [--only METHOD@SET,...]
-       corsage bench --show FOLDER | FILE.jsonl[.gz]
+       corsage bench --show FOLDER | FILE.jsonl[.xz]
 
   Tunes every method on every data set alike (8 trials, judged on validation data), trains the best
   with five seeds, and tests it once. Without an option it is the whole of it, a night's work.
@@ -40,7 +40,7 @@ usage: corsage bench [--plan] [--quick] [--only METHOD@SET,...] [--mine FILE]
   study-workers=N  runs at the same time; by itself as many as there are cores
 """
 VERIFY = """\
-usage: corsage verify CELL [FOLDER | FILE.jsonl[.gz]] [engine=ray] [num-nodes=N]
+usage: corsage verify CELL [FOLDER | FILE.jsonl[.xz]] [engine=ray] [num-nodes=N]
 
   Runs a cell of a bench again, and compares to the last digit.
 

@@ -11,8 +11,8 @@ table.csv, table.tex, report.html
 from __future__ import annotations
 
 import contextlib
-import gzip
 import json
+import lzma
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -205,8 +205,8 @@ def read_lines(path: Path) -> tuple[list[Json], dict[str, float]]:
 def lines_of(path: Path) -> list[Json]:
     """The lines of a file."""
     try:
-        opened = gzip.open if path.suffix == ".gz" else open
+        opened = lzma.open if path.suffix == ".xz" else open
         with opened(path, "rt", encoding="utf-8") as file:
             return [json.loads(text) for text in file]
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, lzma.LZMAError) as error:
         raise ConfigError(f"{path}: no results of a bench ({error}).") from error
