@@ -32,6 +32,11 @@ class Choice:
     instead: str
     moved: tuple[int, str]
 
+    @property
+    def moved_first(self) -> bool:
+        """Tell whether another row is first."""
+        return self.first != self.instead
+
 
 def last_round(entry: Entry) -> float:
     """As the protocol has it: the mean over users at the last round."""

@@ -159,7 +159,8 @@ def entries(lines: Sequence[Json], costs: Mapping[str, float]) -> dict[str, dict
         own = [one for one in lines if (one["place"], one["method"]) == (place, method)]
         trials = sorted((one for one in own if one["seed"] is None), key=lambda o: o["trial"])
         best = chosen(trials, method)
-        for row in rows_of(method):
+        there = {row for one in trials for row in one["rows"]}
+        for row in (row for row in rows_of(method) if row in there or not there):
             tested = [one for one in own if one["seed"] is not None]
             some = [one for one in tested if one["trial"] == best.get(row)]
             results = {str(one["seed"]): one["rows"][row] for one in some if row in one["rows"]}
@@ -170,7 +171,7 @@ def entries(lines: Sequence[Json], costs: Mapping[str, float]) -> dict[str, dict
                 keys=changed(trials, best.get(row, 0)),
                 trials=[t["rows"][row]["mean"] if row in t["rows"] else None for t in trials],
                 cpu=float(np.mean(spent)) if spent else None,
-                failed="" if results else why or NOT_DONE,
+                failed="" if results and len(results) == len(some) else why or NOT_DONE,
             )  # fmt: skip
     return found
 
@@ -287,11 +288,12 @@ class Results:
             "part for 10 epochs; after FedAvg all rows have the same. Default→tuned: on validation "
             "data."
         ]
-        found += [
-            f"{one.entry.row}@{one.entry.place} has no result: {one.entry.failed}"
-            for group in self.sets.values() for one in group
-            if not one.entry.results and one.entry.failed != NOT_DONE
-        ]  # fmt: skip
+        gone: dict[tuple[str, str], list[str]] = {}
+        for one in (one.entry for group in self.sets.values() for one in group):
+            if one.failed not in ("", NOT_DONE):
+                some = f" ({len(one.results)} seeds have one)" if one.results else ""
+                gone.setdefault((one.row, one.failed), []).append(one.place + some)
+        found += [f"{row}@{', '.join(at)} has no result: {why}" for (row, why), at in gone.items()]
         open_rows = [
             f"{one.entry.row}@{one.entry.place}" for group in self.sets.values()
             for one in group if one.entry.failed == NOT_DONE

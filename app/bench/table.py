@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 
 from rich import box
 from rich.text import Text
 
+from corsage.app.bench.audit import audit
 from corsage.app.bench.journal import BenchFolder
 from corsage.app.bench.rows import NEW_SAMPLES, Beside, Results
 from corsage.app.output.summary import human_bytes, human_seconds
@@ -19,6 +21,8 @@ from corsage.app.studies.over_seeds import Difference
 from corsage.core.files import guarded, write_atomically
 from corsage.core.measures import DASH, Measure
 
+Cell = Callable[[Beside, Sequence[Beside]], str]
+"""The text of a row among those of its set."""
 BENCH_TITLES = (
     *("row", "{}\n± sd", "over\nsamples", "worst\n10%", "to\nFedAvg+FT", "95%\nseeds"),
     *("95%\nusers", "hurt vs\nalone", "beyond\nnoise", "hurt vs\nFT", "beyond\nnoise"),
@@ -152,7 +156,7 @@ def csv_text(results: Results) -> str:
 
 def to_latex(results: Results) -> str:
     """Tables of means, of others' data and of new users: a line a row, a column a set."""
-    tables: dict[str, Callable[[Beside, Sequence[Beside]], str]] = {
+    tables: dict[str, Cell] = {
         "the mean over users; the best of a set is bold": mean_of,
         "others' data": lambda one, _: one.entry.measure.text(one.entry.others),
         "new users, with all of their samples; a star where their interval leaves out 0": new_cell,
@@ -160,7 +164,7 @@ def to_latex(results: Results) -> str:
     rows = dict.fromkeys(one.entry.row for group in results.sets.values() for one in group)
     at = {(n, o.entry.row): o for n, group in results.sets.items() for o in group}
 
-    def text(name: str, row: str, cell: Callable[[Beside, Sequence[Beside]], str]) -> str:
+    def text(name: str, row: str, cell: Cell) -> str:
         one = at.get((name, row))
         return cell(one, results.sets[name]) if one and one.entry.results else DASH
 
@@ -199,20 +203,43 @@ def drawn(name: str, group: Sequence[Beside]) -> Airy:
     return table
 
 
-def overview(results: Results) -> Airy:
-    """The means: a line a row, a column a set; the best of a set is marked."""
-    table = Airy(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+def overview(results: Results, cell: Cell, title: str) -> Airy:
+    """A line a row, a column a set."""
+    table = Airy(
+        box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim", title=title
+    )
     heads(table, ["row", *(name.replace("-", "\n") for name in results.sets)])
-    means: dict[str, dict[str, str]] = {}
+    texts: dict[str, dict[str, str]] = {}
     for name, group in results.sets.items():
         for one in (one for one in group if one.entry.results):
-            best = "◂" if one.entry.merit == group[0].entry.merit else one.star
-            text = one.entry.measure.text(one.entry.study.mean)
-            means.setdefault(one.entry.row, {})[name] = text + best
+            texts.setdefault(one.entry.row, {})[name] = cell(one, group)
     order = results.ranks.means
-    for row in sorted(means, key=lambda row: order.get(row, math.inf)):
-        table.add_row(Name(row, ""), *(Text(means[row].get(name, DASH)) for name in results.sets))
+    for row in sorted(texts, key=lambda row: order.get(row, math.inf)):
+        table.add_row(Name(row, ""), *(Text(texts[row].get(name, DASH)) for name in results.sets))
     return table
+
+
+def marked(one: Beside, group: Sequence[Beside]) -> str:
+    """The mean; the best of its set, and what differs from FedAvg+FT, are marked."""
+    best = "◂" if one.entry.merit == group[0].entry.merit else one.star
+    return one.entry.measure.text(one.entry.study.mean) + best
+
+
+def alone(one: Beside, group: Sequence[Beside]) -> str:
+    """The share of users who are better off alone, beyond noise."""
+    return percent(one.hurt["alone"][1]) if "alone" in one.hurt else DASH
+
+
+def audited(results: Results) -> Iterator[str]:
+    """The effect of each choice on the rankings, in a line."""
+    for what, group in groupby(audit(results), key=lambda one: one.what):
+        own = [*group]
+        moved = [f"{one.place} ({one.instead} for {one.first})" for one in own if one.moved_first]
+        taus = [one.tau for one in own]
+        yield (
+            f"By {what}: Kendall's tau {min(taus):.2f} to {max(taus):.2f}; "
+            f"another is first on {', '.join(moved) or 'no set'}."
+        )
 
 
 def conclude(folder: BenchFolder) -> None:
@@ -237,11 +264,12 @@ def show(results: Results) -> None:
         console.print(drawn(name, group), crop=False)
         console.print()
     if len(results.sets) > 1:
-        console.print(overview(results), crop=False)
-        console.print()
+        for cell, title in ((marked, "Means"), (alone, "Users better off alone, beyond noise")):
+            console.print(overview(results, cell, title), crop=False)
+            console.print()
     own = results.ranks
     if own.rows:
         best = sorted(own.means.items(), key=lambda item: item[1])
         console.print("Mean ranks: " + ", ".join(f"{row} {rank:.1f}" for row, rank in best))
-    for note in results.notes():
+    for note in [*audited(results), *results.notes()]:
         console.print(note, highlight=False)
