@@ -13,7 +13,6 @@ from corsage.clients.base import Client, Got, Models, Sent
 from corsage.clients.parts.combined import Combined, Rule
 from corsage.core.arrays import Floats32
 from corsage.core.messages.asked import Takes, floats
-from corsage.networks import local_training
 from corsage.networks.batches import Examples, Mean
 from corsage.networks.criterion import output_of
 from corsage.strategies.feddbe import FedDBEKeys
@@ -51,19 +50,15 @@ class FedDBEClient(Client[FedDBEKeys]):
     def train(self, got: Got, data: Examples) -> Sent:
         """(f, h, z_i) <- E epochs of SGD; without a consensus z_i is not there, and m_i is sent."""
         w, consensus = got.shared["model"], got.shared.get("consensus")
-        network, usual = self.network, self.network.criterion.mean
-        orders, trained = self.orders("model", data), np.repeat(w[None], len(data), axis=0)
-        self.count(map(len, orders))
+        orders, usual = self.orders("model", data), self.network.criterion.mean
         steps = [
-            Steps(self, data.mean_of(u, usual), bias, consensus) for u, bias in enumerate(self.bias)
+            Steps(self, data.mean_of(u, usual), bias, consensus, len(orders[u]))
+            for u, bias in enumerate(self.bias)
         ]
-        own = replace(data, losses=[one.loss for one in steps], objective=None)
-        job = local_training.Job(network, network.whole, own, orders, self.settings, None)
-        for u in range(len(data)):  # one after the other: a step of z_i follows each of the model
-            network.set(network.whole, w)
-            local_training.train_alone(job, u)
-            trained[u] = network.vector.view(network.whole)
-        biases = np.stack([one.done() for one in steps])
+        into = None if consensus is None else [one.into_head for one in steps]
+        own = replace(data, losses=[one.loss for one in steps], into_head=into, objective=None)
+        trained = self.sgd(w, own, orders=orders)
+        biases = np.stack([one.moved().cpu().numpy() for one in steps])
         means = np.stack([one.mean.cpu().numpy() for one in steps])
         first = {} if consensus is not None else {"mean": means}
         return Sent(mean={"model": trained, **first}, keep={"bias": biases})
@@ -85,42 +80,41 @@ class Steps:
     ----------
     client : of whom the keys and the network are.
     usual : the mean loss of a batch (outputs, labels).
-    bias, consensus : z_i, and m if there is one.
+    start, consensus : z_i at first, and m if there is one.
+    count : how many steps there are. After them they begin anew: users who were trained together
+        are trained again, one by one, if one of them diverged.
     """
 
     def __init__(
         self,
         client: FedDBEClient,
         usual: Mean,
-        bias: Floats32,
+        start: Floats32,
         consensus: Floats32 | None,
+        count: int,
     ) -> None:
-        self.keys, self.usual, self.network = client.keys, usual, client.network
+        self.keys, self.usual, self.count, self.taken = client.keys, usual, count, 0
         self.rate, device = client.keys.feddbe_shift * client.settings.lr, client.network.device
-        self.bias = torch.tensor(bias, device=device, requires_grad=True)
+        self.start = torch.tensor(start, device=device)
+        self.bias, self.mean = self.start.clone(), torch.zeros_like(self.start)
         self.consensus = None if consensus is None else torch.tensor(consensus, device=device)
-        self.mean = torch.zeros_like(self.bias, requires_grad=False)
+
+    def into_head(self, features: Tensor) -> Tensor:
+        """f(x) + z_i, after the step of z_i that the last batch asks for."""
+        self.bias = self.moved() if self.taken % self.count else self.start.clone()
+        return shifted(features, self.bias.requires_grad_())
 
     def loss(self, features: Tensor, outputs: Tensor, y: Tensor) -> Tensor:
-        """The loss of h(f(x) + z_i), and what m_i is off by; z_i takes the last batch's step."""
-        self.step()
+        """The loss of h(f(x) + z_i), and what m_i is off by."""
         mu, kappa = self.keys.feddbe_mu, self.keys.feddbe_kappa
-        mean = (1 - mu) * self.mean + mu * features.flatten(1).mean(0)
-        self.mean = mean.detach()
+        before = self.mean if self.taken % self.count else torch.zeros_like(self.mean)
+        mean = (1 - mu) * before + mu * features.flatten(1).mean(0)
+        self.mean, self.taken = mean.detach(), self.taken + 1
         if self.consensus is None:
             return self.usual(outputs, y)
-        own = self.usual(self.network.logits(shifted(features, self.bias)), y)
-        return own + kappa / 2 * (mean - self.consensus).square().mean()
+        return self.usual(outputs, y) + kappa / 2 * (mean - self.consensus).square().mean()
 
-    @torch.no_grad()
-    def step(self) -> None:
-        """z_i <- z_i - eta dL/dz_i, if there is one."""
-        if self.bias.grad is not None:
-            self.bias -= self.rate * self.bias.grad
-            self.bias.grad = None
-
-    def done(self) -> Floats32:
-        """z_i after the last step."""
-        self.step()
-        found: Floats32 = self.bias.detach().cpu().numpy()
-        return found
+    def moved(self) -> Tensor:
+        """z_i - eta dL/dz_i; z_i, where no batch has come to the head with it."""
+        slope = self.bias.grad
+        return self.bias.detach() - (0.0 if slope is None else self.rate * slope)

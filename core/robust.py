@@ -32,6 +32,8 @@ MOST_ASIDE = 0.3
 """The share of users that may be set aside."""
 FEWEST = 4
 """Users among whom somebody can be far from all others."""
+FAR_MODEL = 4.0
+"""Median distances from the median of all models at which one says nothing of the others."""
 
 
 def lengths(rows: Array, origin: Array) -> Floats:

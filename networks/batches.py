@@ -53,15 +53,16 @@ class Examples:
     """All users' examples of a node, one user after the other: `sizes[u]` belong to user u.
 
     `losses` are the users' own, if the method has any; else the network's criterion is trained.
-    `units` are those of labels that are numbers, if these were standardised. `objective` is what
-    the criterion becomes with smoothed labels or weighted classes, `views` how images are changed
-    at each step.
+    `into_head` is what features become on their way into the head under such losses, `units` are
+    those of labels that were standardised numbers, `objective` is what the criterion becomes with
+    smoothed labels or weighted classes, and `views` is how images are changed at each step.
     """
 
     x: Tensor
     y: Tensor
     sizes: Ints
     losses: Sequence[Loss] | None = None
+    into_head: Sequence[Callable[[Tensor], Tensor]] | None = None
     units: Units | None = None
     objective: Objective | None = None
     views: Views | None = None

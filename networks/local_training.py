@@ -161,9 +161,9 @@ def active(pull: Pull | None) -> Pull | None:
 def train_alone(job: Job, u: int) -> None:
     """One user's part of the network in place, through autograd."""
     data, order = job.data.user(u), job.orders[u]
-    loss = job.data.losses[u] if job.data.losses is not None else None
+    loss, into = (own and own[u] for own in (job.data.losses, job.data.into_head))
     mean = job.data.mean_of(u, job.network.criterion.mean)
-    what = StepLoss(job.head, loss, mean, job.data.change_of(u, order))
+    what = StepLoss(job.head, loss, mean, job.data.change_of(u, order), into)
     if job.pull is None:
         sgd(job.network, data, order, job.part, job.keys, what=what)
         return

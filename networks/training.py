@@ -92,12 +92,14 @@ class StepLoss:
     loss, mean : of (features, outputs, labels), or of outputs and labels alone, in the place of
         the network's criterion.
     change : makes other inputs of (inputs, step).
+    into_head : makes other features of those that go into the head, where there is a `loss`.
     """
 
     cached: bool = False
     loss: Loss | None = None
     mean: Mean | None = None
     change: Change | None = None
+    into_head: Callable[[Tensor], Tensor] | None = None
 
     def later(self, first: int) -> StepLoss:
         """The same for steps that are counted from `first` on."""
@@ -108,7 +110,7 @@ class StepLoss:
 
     def of(self, network: Network) -> Callable[..., Tensor]:
         """The loss of a batch (inputs, labels), or with `cached` of (features, labels)."""
-        loss, cached = self.loss, self.cached
+        loss, cached, into = self.loss, self.cached, self.into_head
         if loss is None:
             function = network.logits if cached else network.forward
             mean = self.mean or network.criterion.mean
@@ -120,7 +122,7 @@ class StepLoss:
 
         def of_features(x: Tensor, y: Tensor) -> Tensor:
             features = x if cached else network.features(x)
-            return loss(features, network.logits(features), y)
+            return loss(features, network.logits(into(features) if into else features), y)
 
         return of_features
 
@@ -150,9 +152,7 @@ def sgd(
     network.train()
     theta, grad = network.flat[part], network.grad[part]
     weights, beta = network.vector.weights_of(part), 0.0
-    if (
-        keys.plain and part.stop - part.start >= LARGE_MODEL
-    ):  # a gradient is added to momentum in place
+    if keys.plain and part.stop - part.start >= LARGE_MODEL:  # it is added to momentum in place
         keys, beta = replace(keys, momentum=0.0), keys.momentum
     rule = rule_of(theta.unsqueeze(0), weights, keys)
     of, half, change = what.of(network), HalfPrecision(keys, network.device), what.change

@@ -42,9 +42,6 @@ from corsage.strategies.rounds.turns import Parcel
 if TYPE_CHECKING:
     from corsage.networks.network import Network
 
-FAR_MODEL = 4.0
-"""Median distances from the median of all models at which one does not count in their mean."""
-
 
 @dataclass(frozen=True)
 class FedAMPKeys(Keys):
@@ -137,7 +134,7 @@ def attention(
     import torch
 
     rules, known = attachment("robust"), torch.from_numpy(models)
-    near = known[~rules.outlying(models, FAR_MODEL)] if rules and len(known) else known
+    near = known[~rules.outlying(models, rules.FAR_MODEL)] if rules and len(known) else known
     mean = 2 * float(near.var(0).sum()) if len(near) > 1 else 0.0  # over i != j
     apart = torch.cdist(torch.from_numpy(own), known).square().numpy()
     xi: Floats = alpha * np.exp(-apart / (sigma * mean or 1.0))

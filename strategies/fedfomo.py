@@ -32,7 +32,6 @@ from corsage.core.messages.encoding import encode
 from corsage.core.messages.replies import Replies
 from corsage.core.registry import attachment
 from corsage.core.seeding import generator
-from corsage.strategies.fedamp import FAR_MODEL
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.means.user_rows import enter, places
 from corsage.strategies.rounds.model_arrays import without_statistics
@@ -112,7 +111,7 @@ class FedFomo(Strategy[FedFomoKeys, FedFomoState]):
         """
         state, keys, rules = self.state, self.keys, attachment("robust")
         learnt = without_statistics(self.job.network, state.models)
-        far = rules.outlying(learnt, FAR_MODEL) if rules and len(learnt) else []
+        far = rules.outlying(learnt, rules.FAR_MODEL) if rules and len(learnt) else []
         near = np.setdiff1d(np.arange(len(state.users)), np.flatnonzero(far))
         count, found = min(keys.fedfomo_models, max(len(near) - 1, 0)), list[list[int]]()
         worth = np.pad(state.worth, ((0, 1), (0, 0)))  # the last row is of those at -1

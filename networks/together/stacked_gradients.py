@@ -81,15 +81,32 @@ class StackedLosses(UserLosses):
         self, h: Tensor, labels: Tensor, step: int, scale: float | Tensor, stream: int
     ) -> None:
         """Forward and backward, with losses of the users' own; features go into the head."""
-        features = h
+        features, changed = h, self.data.into_head is not None
         for i, layer in enumerate(self.layers):
-            features = h if i == self.head_from else features
+            if i == self.head_from:
+                features = h.detach().requires_grad_(changed)
+                seen = self.into_head(features, slice(0, len(h)))
+                h = seen.detach()
             h = layer.forward(h)
         onward, d = self.own_slopes(features, h, labels, step, scale, stream)
         for i in range(len(self.layers) - 1, -1, -1):
-            d = self.layers[i].backward(d, onward=i > 0)
-            if i and i == self.head_from and onward is not None:
+            d = self.layers[i].backward(d, onward=i > 0 or changed)
+            if i != self.head_from:
+                continue
+            if changed:
+                torch.autograd.backward(seen, d)
+                d = features.grad
+            if i and onward is not None:
                 d = d + onward
+
+    def into_head(self, features: Tensor, users: slice) -> Tensor:
+        """The features (users, batch, ...) of some users as their heads see them, with a graph."""
+        if self.data.into_head is None:
+            return features
+        changes = [self.data.into_head[u] for u in self.users[users]]
+        with torch.enable_grad():
+            pairs = zip(changes, features, strict=True)
+            return torch.stack([change(own) for change, own in pairs])
 
     def own_slopes(
         self,

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from corsage.core.configuration.key_groups import TrainKeys
-from corsage.networks import inspection
 from corsage.networks.batches import Examples, Order
 from corsage.networks.criterion import output_of
 from corsage.networks.gradients import BARE_KEYS, AutogradLosses
-from corsage.networks.inspection import as_channels_last
+from corsage.networks.inspection import as_channels_last, run_body
 from corsage.networks.network import Network
 from corsage.networks.together import stacked
 from corsage.networks.together.slots import Slot, State
@@ -79,7 +79,7 @@ class TracedLosses(StackedLosses):
                 slope = self.sloped(users).slope(h.detach(), labels)
                 torch.autograd.backward(h, slope.mul_(share * each))
             else:
-                halves = self.halves(x)
+                halves = self.halves(x, users)
                 found = self.own_slopes(*halves, labels, step, scale, stream, users)
                 backward(halves, found)
             for slot in self.trained:
@@ -93,20 +93,19 @@ class TracedLosses(StackedLosses):
             found: Any = output_of(self.network.module(x))
             return found.rows()  # type: ignore[no-any-return]
 
-    def halves(self, x: Any) -> tuple[Tensor, Tensor]:
-        """Features and outputs of all users."""
+    def halves(self, x: Any, users: slice) -> tuple[Tensor, Tensor]:
+        """Features and outputs of some users in a row."""
         network, split, values = self.network, self.network.split, self.values()
         parts = (split.front, split.back) if split else (network.module,)
         with torch.enable_grad(), ExitStack() as stack:
             for module in parts:
                 stack.enter_context(in_place_of_parameters(module, values))
-            if split:
-                features: Any = split.front(x)
-                output: Any = output_of(split.back(features))
-            else:
-                features = inspection.run_body(network.module, network.head_module, x)
-                output = network.head_module(features)
-            return lifted(features, x.n).rows(), output.rows()
+            body = split.front if split else partial(run_body, network.module, network.head_module)
+            features = seen = lifted(body(x), x.n)
+            if self.data.into_head is not None:
+                seen = Users(self.into_head(features.rows(), users), x.n)
+            output: Any = output_of((split.back if split else network.head_module)(seen))
+            return features.rows(), output.rows()
 
     def values(self) -> dict[int, Users]:
         """The stand-in of each parameter and moving buffer that the module has now."""

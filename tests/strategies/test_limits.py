@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
-from corsage import FedRep
+from corsage import FedRep, simulate
 from corsage.core.errors import ModelError
 from corsage.core.messages.encoding import decode
 from tests.support.plain_steps import START
@@ -61,6 +62,21 @@ def test_at_the_end_of_its_keys_it_is_another(
     if other in ("fedavg", "fedrep"):
         pairs = zip(decode(one.arrays).values(), decode(two.arrays).values(), strict=True)
         assert all(np.allclose(a, b, rtol=0, atol=1e-6) for a, b in pairs)
+
+
+@pytest.mark.parametrize("path", ["loop", "together-4"])
+@pytest.mark.parametrize("name", ["feddbe", "moon"])
+def test_a_head_that_normalises_by_the_batch_is_run_once_a_step(name: str, path: str) -> None:
+    """Running statistics count batches: with no pull and no shift they are those of FedAvg."""
+    rng, found = np.random.default_rng(0), []
+    users = [(rng.normal(size=(20, 5)), rng.integers(0, 2, 20)) for _ in range(4)]
+    layers = [nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2)]
+    own = {"moon": {"moon_mu": 0.0}, "feddbe": {"feddbe_kappa": 0.0, "feddbe_shift": 0.0}}[name]
+    for one, more in ((name, own), ("fedavg", {})):
+        keys: Any = {**more, "model": nn.Sequential(*layers), "head": "1,3", "training_path": path}
+        row = simulate(one, users, num_rounds=3, lr=0.1, progress=False, **keys)[one]
+        found.append(row.user(row.users[0]).outputs(np.ones((1, 5))))
+    assert np.allclose(*found, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["apfl", "ditto"])
