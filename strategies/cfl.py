@@ -45,11 +45,11 @@ from corsage.core.arrays import Array, Arrays, Bools, Floats, Floats32, Ints
 from corsage.core.keys import Keys, key
 from corsage.core.messages.replies import Replies
 from corsage.core.registry import attached
-from corsage.strategies.ifca import named_models
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.means.user_rows import enter, places, user_weights
 from corsage.strategies.rounds.model_arrays import without_statistics
 from corsage.strategies.rounds.results import Finding
+from corsage.strategies.rounds.several_models import named_models
 from corsage.strategies.rounds.turns import Parcel
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from corsage.core.configuration.train_keys import LOSS
 from corsage.core.errors import ModelError
 from corsage.core.keys import Keys, key
 from corsage.core.messages.replies import Replies
-from corsage.strategies.ifca import named_models, starts
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.several_models import named_models, starts
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network

@@ -35,9 +35,14 @@ from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.keys import EPOCH_LIMIT, Keys, key
 from corsage.core.messages.replies import Replies
 from corsage.core.registry import attachment
-from corsage.strategies.fedproto import averaged, found_aside, no_prototypes, set_aside
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.means.user_rows import enter, places
+from corsage.strategies.rounds.prototypes import (
+    averaged,
+    found_aside,
+    no_prototypes,
+    set_aside,
+)
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.state import BodyState
 from corsage.strategies.rounds.turns import Parcel

@@ -1,6 +1,6 @@
 """GPFL: a valve that makes global and personal features of the same, and points that guide them.
 
-Zhang, Hua, Cao, Wang, Song, Xue, Ma, Guan: GPFL: Simultaneously Learning Global and Personalized
+Zhang, Hua, Wang, Song, Xue, Ma, Cao, Guan: GPFL: Simultaneously Learning Global and Personalized
 Feature Information for Personalized Federated Learning, ICCV 2023. All users share a body f, a
 point v_k a class (the global category embedding) and a valve, two small nets of a vector:
 
@@ -27,8 +27,8 @@ from corsage.core.arrays import Floats32
 from corsage.core.configuration.train_keys import LOSS
 from corsage.core.keys import Keys, key
 from corsage.core.seeding import generator
-from corsage.strategies.fedproto import no_prototypes
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.prototypes import no_prototypes
 from corsage.strategies.rounds.state import BodyState
 
 if TYPE_CHECKING:

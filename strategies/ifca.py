@@ -22,7 +22,7 @@ I the step is |those users|/m times the way to it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -32,11 +32,10 @@ from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.counts import Number
 from corsage.core.errors import ModelError
 from corsage.core.keys import Keys, key
-from corsage.core.messages.encoding import encode
 from corsage.core.messages.replies import Replies
-from corsage.core.seeding import torch_seed
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.means.user_rows import cluster_sums, user_weights
+from corsage.strategies.rounds.several_models import named_models, starts
 
 if TYPE_CHECKING:
     from corsage.networks.network import Network
@@ -135,23 +134,3 @@ class IFCA(Strategy[IFCAKeys, IFCAState]):
     def named_arrays(self) -> ArrayRecord:
         """Each cluster's parameters by name."""
         return named_models(self.job.network, self.state.models)
-
-
-def starts(strategy: Strategy[Any, Any], network: Network, count: int) -> Floats32:
-    """Initial models of different seeds: the run's own, then of its seed and the model's number."""
-    from corsage.networks.build import build_network
-
-    agreed, config, found = strategy.job.agreed, strategy.config, [network.initial]
-    for j in range(1, count):
-        seed = torch_seed(config.run.seed, "ifca", j)
-        facts = config.model, agreed.shape, agreed.num_classes, seed
-        found.append(build_network(*facts).initial)
-    return np.stack(found)
-
-
-def named_models(network: Network, models: Floats32, of: str = "cluster") -> ArrayRecord:
-    """Several models as `cluster-0.fc1.weight`, ..."""
-    named = Arrays()
-    for k, model in enumerate(models):
-        named |= {f"{of}-{k}.{name}": a for name, a in network.named(model).items()}
-    return encode(named)

@@ -121,6 +121,16 @@ def test_of_numbers_outputs_are_mixed_and_of_other_losses_nothing() -> None:
         corsage.simulate("fedem", users, model="linear", loss="huber", progress=False)
 
 
+@pytest.mark.parametrize("name", ["fedem", "ifca"])
+def test_models_that_begin_alike_are_refused(name: str) -> None:
+    """Those of a module as it is: FedEM's would never differ, of IFCA's one would be trained."""
+    users = [(np.eye(4, dtype="f4"), np.arange(4) % 2) for _ in range(4)]
+    keys: dict[str, Any] = {"num_rounds": 1, "num_users": 4, "progress": False}
+    with pytest.raises(ModelError, match=f"{name}: its . models would begin alike: model=Linear"):
+        corsage.simulate(name, users, model=torch.nn.Linear(4, 2), **keys)
+    assert corsage.simulate("fedem", users, model=torch.nn.Linear(4, 2), fedem_components=1, **keys)
+
+
 def test_a_component_that_is_no_number_explains_nothing() -> None:
     """Nor does it take a user's weights away."""
     from corsage.clients.fedem import FedEMClient

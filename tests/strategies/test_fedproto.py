@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from corsage.core.errors import ModelError
 from corsage.core.messages.encoding import decode
-from corsage.strategies.fedproto import far
+from corsage.strategies.rounds.prototypes import far
 from tests.support.reference import (
     Vector,
     agrees,
