@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import tempfile
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
@@ -12,6 +13,7 @@ from typing import Any
 
 from corsage.app.bench.jobs import kept, perform, versions
 from corsage.app.bench.protocol import Json, config_of, described
+from corsage.app.bench.sets import CONSTANT_ROW
 from corsage.core.configuration.config import Config
 
 COMPARED_FIELDS = ("config", "config_hash", "data", "failed", "versions")
@@ -25,7 +27,7 @@ def differences(
 
     `where` are keys that say where files of data are.
     """
-    again = elsewhere(line, {**where, **keys}) if keys else here(line, mine, where)
+    again = elsewhere(line, keys, where) if keys else here(line, mine, where)
     found = []
     if not keys:
         found += [f"{name} is another" for name in COMPARED_FIELDS if again[name] != line[name]]
@@ -62,11 +64,14 @@ def places(config: Mapping[str, Any]) -> Json:
     return found | {k: v for k, v in own.items() if preferred.get(k) != v}
 
 
-def elsewhere(line: Mapping[str, Any], keys: Mapping[str, Any]) -> Json:
+def elsewhere(line: Mapping[str, Any], keys: Mapping[str, Any], where: Mapping[str, Any]) -> Json:
     """The same by another engine, or on other nodes; the row of new users is not compared."""
     from corsage.app.engines import simulate
 
-    values = {**places(line["config"]), "strategy": line["method"], **keys}
+    if line["method"] == CONSTANT_ROW:
+        return here(line, "", where)  # no engine runs it
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    values = {**places(line["config"]), "strategy": line["method"], **where, **keys}
     with tempfile.TemporaryDirectory() as folder:
         with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             done = simulate(Config.parse(values), Path(folder) / "run")

@@ -59,11 +59,13 @@ def bench(words: list[str]) -> None:
     """`corsage bench`: the whole table, a part of it, or what is left of one."""
     options, keys = split(words)
     if "--show" in options:
+        if len(options) > 1 or keys:
+            raise ConfigError("bench: --show takes a place, and nothing else.")
         show(Path(options["--show"]).expanduser())
         return
     parent = Path(str(keys.get("run-dir", "runs"))).expanduser()
     if "--resume" in options:
-        if {*options} - {"--resume", "--only"}:
+        if {*options} - {"--resume", "--only"} or data_places(keys):
             raise ConfigError("bench: --resume goes on with what was begun, or --only adds to it.")
         place = Path(options["--resume"]).expanduser() if options["--resume"] else newest(parent)
         folder = BenchFolder.there(place)
@@ -86,7 +88,10 @@ def show(place: Path) -> None:
     """Show the tables of a bench, which may be at work, or of a file of results."""
     from corsage.app.bench import table
 
-    table.show(Results.of(*read_lines(place)))
+    lines, costs = read_lines(place)
+    if not lines:
+        raise CorsageError(f"{place}: no run of it is done yet.")
+    table.show(Results.of(lines, costs))
 
 
 def data_places(keys: Mapping[str, Any]) -> dict[str, str]:
@@ -190,8 +195,8 @@ def verify(words: list[str]) -> None:
     from corsage.app.bench.again import differences
 
     plain = [word for word in words if "=" not in word]
-    if not plain:
-        raise ConfigError("verify: which cell? See corsage verify --help.")
+    if len(plain) not in (1, 2):
+        raise ConfigError("verify: takes a cell, and a folder or file. See corsage verify --help.")
     keys = read_words([word for word in words if "=" in word])
     wanted, place = plain[0], Path(plain[1]).expanduser() if len(plain) > 1 else None
     source = place or newest(Path(str(keys.pop("run-dir", "runs"))).expanduser())

@@ -199,7 +199,10 @@ def read_lines(path: Path) -> tuple[list[Json], dict[str, float]]:
         return [*folder.lines.values()], folder.costs
     costs = path.with_name(path.name.replace(RESULTS, COSTS_FILE))
     spent = lines_of(costs) if costs != path and costs.is_file() else []
-    return lines_of(path), {one["cell"]: one["cpu"] for one in spent}
+    lines = lines_of(path)
+    if not all(isinstance(one, dict) and {"place", "rows"} <= one.keys() for one in lines):
+        raise ConfigError(f"{path}: no results of a bench.")
+    return lines, {one["cell"]: one["cpu"] for one in spent}
 
 
 def lines_of(path: Path) -> list[Json]:

@@ -33,7 +33,7 @@ class Ranks:
     @property
     def means(self) -> dict[str, float]:
         """The mean rank of each row."""
-        return dict(zip(self.rows, self.table.mean(0).tolist(), strict=True))
+        return dict(zip(self.rows, self.table.mean(0).tolist() if self.rows else (), strict=True))
 
     def without(self, name: str) -> dict[str, float]:
         """The mean ranks with a set left out."""

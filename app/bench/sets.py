@@ -120,5 +120,8 @@ def chosen(
             raise ConfigError(f"--only {word}: needs METHOD, @SET or METHOD@SET.")
         some = [method_of(rows_there[plain(method)])] if method else [*all_methods]
         where = [sets_there[plain(place)]] if place else [*sets_there.values()]
-        found |= {(m, at): None for at in where for m in some if at in ONLY_ON.get(m, where)}
+        own = {(m, at): None for at in where for m in some if at in ONLY_ON.get(m, where)}
+        if not own:
+            raise ConfigError(f"--only {word}: {some[0]} is not for {', '.join(where)}.")
+        found |= own
     return [*found]

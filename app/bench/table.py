@@ -25,7 +25,7 @@ Cell = Callable[[Beside, Sequence[Beside]], str]
 """The text of a row among those of its set."""
 BENCH_TITLES = (
     *("row", "{}\n± sd", "over\nsamples", "worst\n10%", "to\nFedAvg+FT", "95%\nseeds"),
-    *("95%\nusers", "hurt vs\nalone", "beyond\nnoise", "hurt vs\nFT", "beyond\nnoise"),
+    *("95%\nusers", "hurt vs\nalone", "alone,\n> noise", "hurt vs\nFT", "FT,\n> noise"),
     *("others'\ndata", "new\n5", "new\n20", "new\nall"),
     *("new 5\nto FT", "95%\nusers", "new 20\nto FT", "95%\nusers", "new all\nto FT", "95%\nusers"),
     *("beat\nconstant", "default→\ntuned", "best round\nadds", "rounds\nto 95%", "bytes", "CPU"),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from flwr.app import ArrayRecord, Context
 
+from corsage.app.states.pieces import FOLDER
 from corsage.app.states.shelf import Kept
 from corsage.app.states.state_files import safe_name
 from corsage.core.arrays import Arrays
@@ -29,8 +30,8 @@ class InContext:
         self._prefix = f"{safe_name(experiment)}/"
         self._versions: dict[str, set[int]] = {}
         known = dict.fromkeys(name.partition("/")[0] for name in reversed(list(self._records)))
-        known.pop(safe_name(experiment), None)
-        gone = set(list(known)[OTHER_EXPERIMENTS:])
+        others = [name for name in known if name not in (safe_name(experiment), FOLDER)]
+        gone = set(others[OTHER_EXPERIMENTS:])
         for name in list(self._records):
             if name.startswith(self._prefix):
                 user, version = name.removeprefix(self._prefix).split("/")

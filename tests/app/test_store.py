@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from corsage.app.states.database import Database
 from corsage.app.states.in_context import OTHER_EXPERIMENTS, InContext
+from corsage.app.states.pieces import PiecesInContext, taken_from
 from corsage.app.states.shelf import Kept
 from corsage.app.states.state_dir import clear, state_folder
 from corsage.app.states.state_files import Files, safe_name
@@ -122,6 +123,15 @@ def test_names_of_experiments_may_be_any_text() -> None:
     for number, name in enumerate(("e", "", "a b/c/", "E"), 2):
         store = PersonalStore(InContext(ctx, name))
         assert store.load("u/v", 1)["head"][0] == number
+
+
+def test_models_that_were_judged_outlast_experiments() -> None:
+    """A method that is made of several, as `mixed-model` is, would lose them."""
+    ctx = context()
+    PiecesInContext(ctx).put("row", "0" * 32, 0, "u", b"model")
+    for name in "abcdefg":
+        save(PersonalStore(InContext(ctx, name)), "u", 1, 1)
+    assert taken_from(ctx) == {"0" * 32: [b"model"]}
 
 
 def test_a_damaged_file_is_a_lost_state(tmp_path: Path) -> None:

@@ -172,6 +172,7 @@ def test_a_bench_whole_resumed_and_verified(
     assert run(["verify", "ditto@moons", str(folder)]) == 0
     assert capsys.readouterr().out.count("the same to the last digit") == 2
     lines = [json.loads(line) for line in before["results.jsonl"].splitlines()]
+    assert run(["verify", "constant@moons", str(folder), "num-nodes=2"]) == 0
     tampered = next(li for li in lines if li["method"] == "local" and li["seed"] == 0)
     tampered["rows"]["local"]["per_user"]["0"] = 0.123
     other = tmp_path / "other.jsonl"
@@ -209,8 +210,13 @@ def rows_are_those_of_the_runs(folder: Path, lines: list[dict[str, Any]]) -> Non
 def test_a_line_has_each_users_model_on_others_data_and_each_new_user() -> None:
     """By a loop over users and samples; the constant answer's, too."""
     keys = {**sets.COMMON_KEYS, **small()["moons"], "new-users": 0.4}
-    works = [finals("moons", keys, method, [0], 1)[0] for method in ("fedavg", "constant")]
-    line, answers = (perform(asdict(work), "") for work in works)
+    names = ("fedavg", "constant", "mixed-model")
+    works = [finals("moons", keys, method, [0], 1)[0] for method in names]
+    line, answers, mixed = (perform(asdict(work), "") for work in works)
+    assert (
+        mixed["rows"]["mixed-model"]["others"].keys()
+        == mixed["rows"]["mixed-model"]["per_user"].keys()
+    )
     config = protocol.config_of(works[0].keys, "fedavg")
     own = {name.replace("-", "_"): value for name, value in works[0].keys.items()}
     found = corsage.simulate("fedavg", progress=False, **own)
@@ -300,6 +306,9 @@ def test_a_method_of_ones_own_has_its_row(
         (["--resume", "--quick"], "adds to it"),
         (["--mine", "/no/such.py"], "is not there"),
         (["--nope"], "--nope: unknown"),
+        (["--only", "mixed-model@digits-s2", "--quick"], "mixed-model is not for digits-s2"),
+        (["--show", "x", "--quick"], "takes a place, and nothing else"),
+        (["--resume", "data-dir=."], "adds to it"),
         (["lr=1"], "of keys it takes"),
         (["--resume"], "there is no bench"),
     ],
@@ -309,6 +318,19 @@ def test_what_cannot_be_meant_is_one_line(
 ) -> None:
     assert run(["bench", *words, f"run-dir={tmp_path}"]) == 2
     assert part in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "part"),
+    [("[1]\n", 2, "no results"), ('{"a": 1}\n', 2, "no results"), ("", 1, "no run of it is done")],
+)
+def test_a_file_that_has_no_results_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, code: int, part: str
+) -> None:
+    (tmp_path / "x.jsonl").write_text(text)
+    assert run(["bench", "--show", str(tmp_path / "x.jsonl")]) == code
+    said = capsys.readouterr()
+    assert part in said.err and said.err.count("\n") == 1 and not said.out
 
 
 def test_a_set_that_is_not_here_is_left_out_by_name(
