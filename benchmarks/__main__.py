@@ -40,7 +40,6 @@ MINUTES = {
     "ray": 2.0,
     "memory": 3.0,
     "million": 5.0,
-    "silent": 0.5,
     "robust": 10.0,
     "tables": 1.0,
     "known-clusters": 5.0,

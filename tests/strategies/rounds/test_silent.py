@@ -11,17 +11,6 @@ import pytest
 from flwr.app import Message
 
 from corsage.app.run.status import exit_code
-from corsage.benchmarks.silent import (
-    NODES,
-    SECONDS,
-    Devices,
-    Speed,
-    falling_silent,
-    mute,
-    played,
-    stopped,
-    usual,
-)
 from corsage.core.configuration.config import Config
 from corsage.core.errors import NodesSilent
 from corsage.core.known_devices import KnownDevices, Standing
@@ -36,6 +25,17 @@ from corsage.strategies.rounds.same_data import marks as marks_of
 from corsage.strategies.rounds.state import restored, stored
 from tests.support.devices import Devices as Files
 from tests.support.federations import SUITED, Notes, settings
+from tests.support.silent import (
+    NODES,
+    SECONDS,
+    Devices,
+    Speed,
+    falling_silent,
+    mute,
+    played,
+    stopped,
+    usual,
+)
 
 FEW: dict[str, Any] = {"num_rounds": 4}
 ALL_MUST_ANSWER = 2.2
