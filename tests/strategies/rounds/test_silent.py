@@ -14,7 +14,6 @@ from corsage.app.run.status import exit_code
 from corsage.core.configuration.config import Config
 from corsage.core.errors import NodesSilent
 from corsage.core.known_devices import KnownDevices, Standing
-from corsage.core.registry import ALGORITHMS
 from corsage.datasets.dealing.federated import simulated
 from corsage.strategies import strategy_class
 from corsage.strategies.devices.patience import Pace, Patience, Pending
@@ -24,7 +23,7 @@ from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.same_data import marks as marks_of
 from corsage.strategies.rounds.state import restored, stored
 from tests.support.devices import Devices as Files
-from tests.support.federations import SUITED, Notes, settings
+from tests.support.federations import KINDS, SUITED, Notes, settings
 from tests.support.silent import (
     NODES,
     SECONDS,
@@ -48,7 +47,7 @@ def keys_of(name: str) -> dict[str, Any]:
     return {**own, "num_users": 0 if "dataset" in own else 12, "num_nodes": NODES, "num_rounds": 3}
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", KINDS)
 def test_half_of_the_nodes_silent_cost_less_than_two_rounds_in_all(name: str) -> None:
     """By default, whatever the algorithm; and the others' run comes to its end."""
     keys = keys_of(name)
