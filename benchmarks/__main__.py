@@ -27,26 +27,19 @@ from corsage.core.version import VERSION
 from corsage.experiments.words import Parser
 
 MINUTES = {
-    "first-line": 1.0,
-    "statistics": 0.5,
     "mixed-models": 1.5,
     "beside-lme4": 1.0,
     "wide-tables": 2.0,
-    "forgetting": 0.5,
     "min-share": 3.0,
-    "user-round": 1.0,
     "own-models": 5.0,
     "paths": 5.0,
     "methods": 8.0,
-    "hessian": 0.5,
     "pfllib": 10.0,
     "large": 5.0,
     "engines": 1.0,
     "ray": 2.0,
     "memory": 3.0,
-    "states": 1.0,
     "million": 5.0,
-    "silent": 0.5,
     "robust": 10.0,
     "tables": 1.0,
     "known-clusters": 5.0,
@@ -60,7 +53,7 @@ MINUTES = {
 WIDE = 120
 """Columns of what goes to a file."""
 COMMANDS = {
-    **{name: f"{name}.command" for name in ("numbers", "house", "fuzz", "chaos")},
+    **{name: f"{name}.command" for name in ("house", "fuzz", "chaos")},
     "fuzz-device": "device.command",
     "doors": "doors",
     "pfllib-split": "pfllib_split",

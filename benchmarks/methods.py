@@ -9,7 +9,7 @@ the user kept, making tensors of its data.
 Fashion-MNIST, ten users on a node with two shards and 500 training images each, batches of 10,
 momentum .5, weight decay. Measured is the client's `respond` in rounds that the strategy itself
 runs, so users have what they keep, clusters and variates as in any run. The families' methods take
-other steps, or none; FedRep has its rows in `user-round` and `pfllib`.
+other steps, or none; FedRep has its rows in `pfllib`.
 
     python -m corsage.benchmarks methods
 """
@@ -24,16 +24,15 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-import torch
 from torch import nn
+from torch.nn import functional as F
 
-from corsage.benchmarks import user_round
+from corsage.benchmarks import bare_loop
 from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.turns import Turns, take, training_data, unevaluated
 from corsage.clients import client_class
 from corsage.clients.parts.contract import Sent
-from corsage.core.configuration.config import Config
-from corsage.core.configuration.key_groups import ModelKeys
+from corsage.core.configuration.key_groups import ModelKeys, TrainKeys
 from corsage.core.measures import GRADIENT_STEPS
 from corsage.core.registry import ALGORITHMS
 from corsage.experiments.runner import say
@@ -80,15 +79,15 @@ class Responses:
         return respond
 
 
-def bare(model: nn.Sequential, case: user_round.Case, data: Examples, steps: int) -> None:
+def bare(model: nn.Sequential, keys: TrainKeys, data: Examples, steps: int) -> None:
     """So many SGD steps on one built model for each user, through its data again and again."""
     for u in range(USERS):
         xs, ys = data.user(u)
-        opt, left = user_round.optimiser(case, model, list(model.parameters())), steps
+        opt, left = bare_loop.optimiser(model, list(model.parameters()), keys), steps
         while left > 0:
-            order = torch.randperm(len(ys)).split(case.keys.batch_size)  # type: ignore[no-untyped-call]
+            order = bare_loop.epoch(len(ys), keys.batch_size)
             for rows in order[:left]:
-                user_round.step(model, opt, xs[rows], ys[rows])
+                bare_loop.step(opt, F.cross_entropy(model(xs[rows]), ys[rows]))
             left -= len(order)
 
 
@@ -98,12 +97,12 @@ def measure(name: str, model: str, variant: str = "") -> Measure:
     own = VARIANTS[name][variant] if variant else {}
     config = unevaluated({**PROBLEM, "model": MODELS[model].model, "strategy": name, **own})
     data, watch, cls = training_data(config, USERS), Responses(), client_class(name)
-    loop, plain = bare_case(config, int(data.sizes[0])), user_round.plain_model(config.model)
+    plain = bare_loop.plain_model(config.model)
     counted = []
 
     def turn() -> None:
         counted.append(watch.steps // USERS)
-        bare(plain, loop, data, counted[-1])
+        bare(plain, config.train, data, counted[-1])
 
     turns = Turns(TURNS, turn, lambda: watch.seconds)
     with mock.patch.object(cls, "respond", watch.timed(cls.respond)):
@@ -112,11 +111,6 @@ def measure(name: str, model: str, variant: str = "") -> Measure:
     steps = "/".join(str(n) for n in dict.fromkeys(counted))
     words = f"{steps} steps, CPU ms: bare loop {beside:.1f}, Corsage {house:.1f}"
     return Measure(title, turns.ratio, LIMIT, "of bare", words)
-
-
-def bare_case(config: Config, samples: int) -> user_round.Case:
-    """What the bare loop has to know."""
-    return user_round.Case("", "fedavg", config.model, samples, config.train, "bare", LIMIT)
 
 
 def run(names: list[str] | None = None, models: list[str] | None = None) -> Iterator[Measure]:

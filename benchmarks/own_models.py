@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from corsage.benchmarks import own_nets as nets
+from corsage.benchmarks.bare_loop import epoch, optimiser, step
 from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.turns import one_thread
 from corsage.core.configuration.key_groups import TrainKeys
@@ -101,19 +102,11 @@ class Loops:
         self, trained: list[nn.Parameter], function: nn.Module, x: Tensor, y: Tensor, epochs: int
     ) -> None:
         """So many epochs of SGD on some parameters, all others frozen."""
-        keys, own = self.case.keys, {id(p) for p in trained}
-        for p in self.model.parameters():
-            p.requires_grad_(id(p) in own)
-        sides = [
-            {"params": [p for p in trained if p.dim() > 1], "weight_decay": keys.weight_decay},
-            {"params": [p for p in trained if p.dim() == 1], "weight_decay": 0.0},
-        ]
-        sgd = torch.optim.SGD(sides, lr=keys.lr, momentum=keys.momentum)
+        keys = self.case.keys
+        opt = optimiser(self.model, trained, keys)
         for _ in range(epochs):
-            for rows in torch.randperm(len(y)).split(keys.batch_size):  # type: ignore[no-untyped-call]
-                sgd.zero_grad()
-                torch.autograd.backward(self.mean(function, x[rows], y[rows]))
-                sgd.step()
+            for rows in epoch(len(y), keys.batch_size):
+                step(opt, self.mean(function, x[rows], y[rows]))
 
     def mean(self, function: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         """The loss of a batch."""

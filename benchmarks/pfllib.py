@@ -28,7 +28,7 @@ from typing import Any
 
 from corsage.app.command import run as run_command
 from corsage.app.results.metrics import read_rows
-from corsage.benchmarks import user_round
+from corsage.benchmarks.bare_loop import USERS, plain_model, user_rounds
 from corsage.benchmarks.measure import Measure
 from corsage.benchmarks.turns import Turns, take, training_data, unevaluated
 from corsage.core.configuration.config import Config
@@ -99,14 +99,11 @@ def speed(case: Case) -> Measure:
 
 def bare_round(case: Case, config: Config) -> Callable[[], None]:
     """The same SGD steps for ten users, without a house."""
-    keys, data = config.train, training_data(config, user_round.USERS)
+    keys, data = config.train, training_data(config, USERS)
     if set(data.sizes.tolist()) != {SAMPLES}:
         raise CorsageError(f"pfllib: users of {set(data.sizes.tolist())} samples, not {SAMPLES}.")
-    work = user_round.Case(
-        case.title, case.strategy, config.model, SAMPLES, keys, "bare", case.share
-    )
-    model = user_round.plain_model(config.model)
-    return lambda: user_round.bare(work, model, data)
+    model = plain_model(config.model)
+    return lambda: user_rounds(case.strategy == "fedrep", model, data, keys)
 
 
 def whole(case: Case) -> list[Measure]:

@@ -18,7 +18,7 @@ import numpy as np
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.benchmarks.measure import Measure
-from corsage.benchmarks.statistics import Schools, written
+from corsage.benchmarks.mixed_models import Records, written
 from corsage.core.configuration.config import Config
 from corsage.core.seeding import generator
 from corsage.strategies import strategy_class
@@ -49,7 +49,7 @@ FIRST = Table(2, 6, 2, 10, 0.0)
 """Imports are over after it."""
 
 
-def drawn(table: Table) -> Schools:
+def drawn(table: Table) -> Records:
     """A table; where users have few records their coefficients differ less."""
     rng = generator(0, "wide-tables")
     d = table.columns + 1
@@ -62,7 +62,7 @@ def drawn(table: Table) -> Schools:
     own = size * np.geomspace(0.1, 0.6, d) * rng.normal(size=(table.users, d))
     theta = centres[cluster] + own
     y = np.sum(x * theta[user], axis=1) + rng.normal(size=len(user))
-    return Schools(x, y, user, cluster[user])
+    return Records(x, y, user, cluster[user])
 
 
 def seconds(table: Table, folder: Path) -> float:

@@ -25,7 +25,6 @@ EXPERIMENTS: dict[str, str] = {
     "known-clusters-table1": "known_clusters.table1",
     "known-clusters-convergence": "known_clusters.convergence",
     "known-clusters-donors": "known_clusters.donors",
-    "known-clusters-chem97": "known_clusters.chem97",
     "known-clusters-variances": "known_clusters.variances",
     "known-clusters-classes": "known_clusters.classes",
     "known-clusters-levels": "known_clusters.levels",

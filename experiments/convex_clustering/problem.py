@@ -6,7 +6,6 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import RoundFailed
@@ -14,7 +13,6 @@ from corsage.core.losses import SQUARED_HINGE
 from corsage.datasets.ellipses import Ellipses, draw
 from corsage.solvers.convex_clustering.exact.edges import Edges, norms
 from corsage.solvers.losses.convex import LinearLosses, linear_losses
-from corsage.solvers.losses.held_out import Fold
 
 RIDGE = 1e-3
 
@@ -106,32 +104,3 @@ def _length(losses: LinearLosses, spread: Floats, x: Floats, step: Floats) -> fl
     while value(x - length * step) > now + 1e-13 * abs(now) and length > 1e-6:
         length /= 2
     return length
-
-
-class Splits:
-    """`HeldOut` on the points of a draw."""
-
-    def __init__(self, seed: int, clusters: int = 3) -> None:
-        self.points, self.seed = drawn(seed, clusters), seed
-
-    def _mask(self, fold: Fold) -> NDArray[np.bool_]:
-        n, m = self.points.l.shape
-        mask = np.zeros((n, m), bool)
-        for user in range(n):
-            mask[user, fold.held_out(self.seed, user, m)] = True
-        return mask
-
-    def losses_without(self, fold: Fold | None) -> LinearLosses:
-        """All points, or those that are not held out."""
-        a, signs = self.points.a, self.points.l
-        if fold is None:
-            return losses_of(a, signs)
-        keep, n = ~self._mask(fold), len(a)
-        return losses_of(a[keep].reshape(n, -1, 2), signs[keep].reshape(n, -1))
-
-    def evaluate(self, models: Floats, fold: Fold) -> Floats:
-        """The mean squared hinge on the held-out points."""
-        held, n = self._mask(fold), len(models)
-        a, signs = self.points.a[held].reshape(n, -1, 2), self.points.l[held].reshape(n, -1)
-        u = signs * (np.einsum("nmf,nf->nm", a, models[:, :2]) + models[:, 2:])
-        return np.asarray(np.square(np.maximum(0, 1 - u)).mean(1))

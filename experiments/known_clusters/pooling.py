@@ -17,7 +17,7 @@ import numpy as np
 from corsage.core.arrays import Floats, Ints
 from corsage.core.seeding import generator
 from corsage.solvers.known_clusters.folds import HELD_OUT_FOLDS, Folds, solved, sums_of_folds
-from corsage.solvers.known_clusters.mixed_model import by_cluster, personal, shrunk
+from corsage.solvers.known_clusters.mixed_model import personal, shrunk
 
 T = TypeVar("T")
 
@@ -25,11 +25,6 @@ T = TypeVar("T")
 def single(a: Floats, b: Floats) -> Floats:
     """One model for all (d,): (sum A_i)^+ sum b_i."""
     return solved(a.sum(0), b.sum(0))
-
-
-def cluster_models(a: Floats, b: Floats, cluster: Ints, k: int) -> Floats:
-    """One model a cluster (k, d): its sums' shortest minimiser, 0 for a cluster without users."""
-    return solved(by_cluster(a, cluster, k), by_cluster(b, cluster, k))
 
 
 def local(a: Floats, b: Floats) -> Floats:

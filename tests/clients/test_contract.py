@@ -18,9 +18,8 @@ from corsage.app.nodes.work import Worker
 from corsage.clients.base import Client, Got, Sent
 from corsage.clients.fedavg import FedAvgClient
 from corsage.core.errors import ConfigError, RoundFailed
-from corsage.core.registry import ALGORITHMS
 from corsage.strategies import strategy_class
-from tests.support.federations import federate, settings
+from tests.support.federations import KINDS, federate, settings
 
 Change = Callable[[Sent, int], Sent]
 
@@ -74,7 +73,7 @@ def test_an_evaluation_has_one_number_a_user(monkeypatch: pytest.MonkeyPatch) ->
         federate("fedavg", 3)
 
 
-@pytest.mark.parametrize("name", list(ALGORITHMS))
+@pytest.mark.parametrize("name", KINDS)
 def test_flowers_doors_are_open(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a worker asks by `respond` and `judge` can be asked by `fit` and `evaluate`."""
     seen: dict[str, tuple[Client[Any], Got]] = {}

@@ -14,25 +14,21 @@ from scipy.optimize import minimize
 from corsage.app.report import plots
 from corsage.benchmarks import known_clusters as benchmark
 from corsage.core.configuration.config import Config
-from corsage.core.errors import ConfigError
 from corsage.core.losses import LOGISTIC, SQUARED_LOSS
 from corsage.datasets.dealing.federated import simulated
 from corsage.datasets.user_data import FederatedData
 from corsage.experiments import __main__ as command
 from corsage.experiments.known_clusters import (
     async_al2sgd,
-    chem97,
     convergence,
     donors,
     figure2,
     grid,
-    nested,
 )
 from corsage.experiments.known_clusters import problem as problems
 from corsage.experiments.known_clusters.async_l2gd import run_naive
 from corsage.experiments.known_clusters.objective import objective_21, penalty_gradient
 from corsage.experiments.known_clusters.scores import Scores, constant, difference
-from corsage.experiments.outcome import Options
 from corsage.solvers.known_clusters.coins import katyusha
 from corsage.solvers.known_clusters.coins.flips import Coins, count
 from corsage.solvers.known_clusters.coins.settings import Parameters
@@ -306,67 +302,6 @@ def test_tests_of_donors_are_not_balanced(tmp_path: Path) -> None:
     single = [data.y[b:c].sum() for a, b, c in data.bounds if data.y[a:c].sum() == 1]
     share = np.sum([c - b for a, b, c in data.bounds]) / len(data.y)
     assert np.mean(single) == pytest.approx(share, abs=4 * np.sqrt(share / len(single)))
-
-
-# Chem97.
-
-
-def test_a_balanced_nested_model_is_its_analysis_of_variance() -> None:
-    """Equal numbers everywhere: REML's variances are those of mean squares, in closed form."""
-    rng = np.random.default_rng(0)
-    k, n, m = 12, 5, 8
-    y = (
-        3
-        + rng.normal(size=(k, 1, 1))
-        + 0.8 * rng.normal(size=(k, n, 1))
-        + rng.normal(size=(k, n, m))
-    )
-    schools, areas = y.mean(2), y.mean((1, 2))
-    within = ((y - schools[..., None]) ** 2).sum() / (k * n * (m - 1))
-    between = m * ((schools - areas[:, None]) ** 2).sum() / (k * (n - 1))
-    top = n * m * ((areas - areas.mean()) ** 2).sum() / (k - 1)
-    expected = (within, (between - within) / m, (top - between) / (n * m), y.mean())
-    found = nested.fitted(
-        np.full(k * n, m), y.sum(2).ravel(), (y**2).sum(2).ravel(), np.repeat(np.arange(k), n)
-    )
-    assert [*found.parts().values()][:4] == pytest.approx(expected, rel=1e-3)
-    # The centres: shrunk means, with the deviation that the variances make.
-    s2, u, c, middle = expected
-    noise = u / n + s2 / (n * m)
-    keep = c / (c + noise)
-    assert found.w == pytest.approx(middle + keep * (areas - middle), rel=1e-3)
-    spread = c * (1 - keep) + (1 - keep) ** 2 * (c + noise) / k
-    assert found.deviation == pytest.approx(np.sqrt(spread), rel=2e-3)
-    assert found.raw == pytest.approx(areas)
-
-
-def test_figures_of_chem97() -> None:
-    """Differences are paired by split; variances are in a band around those of the package."""
-    own = dict.fromkeys(chem97.METHODS, (3.0, 3.2)) | {chem97.MIXED: (2.9, 3.25)}
-    rows = {row.name: row for row in chem97.predictions({"intercept": own})}
-    assert rows["mixed-model - exact-local"].values == pytest.approx((-0.1, 0.05))
-    assert rows["mixed-model - exact-local"].inside
-    worse = own | {chem97.MIXED: (3.1, 3.2)}
-    rows = {row.name: row for row in chem97.predictions({"intercept": worse})}
-    assert rows["mixed-model - exact-global"].inside is False
-    rng = np.random.default_rng(1)
-    counts, cluster = rng.integers(2, 9, 60), np.repeat(np.arange(6), 10)
-    means = rng.normal(size=6)[cluster] + rng.normal(size=60)
-    found = nested.fitted(counts, counts * means, counts * (means**2 + 1), cluster)
-    parts = found.parts()
-    assert all(row.inside is not False for row in chem97.components(found, parts))
-    shares = [row.measured for row in chem97.components(found, parts)[-3:]]
-    assert sum(shares) == pytest.approx(100)
-    wrong = {name: value * 1.01 for name, value in parts.items()}
-    marks = [row.inside for row in chem97.components(found, wrong)[:4]]
-    assert marks == [False] * 4
-    drawing = chem97.picture(found, {"intercept": own}, plots.LIGHT)
-    assert len(drawing.axes[1].get_yticklabels()) == 1 + len(own)
-
-
-def test_chem97_has_no_keys() -> None:
-    with pytest.raises(ConfigError, match="num-users=3"):
-        chem97.measure(Options(keys={"num_users": "3"}))
 
 
 # The benchmark.

@@ -16,10 +16,9 @@ from corsage import FedRep
 from corsage.app.client_app import app, make_client_app
 from corsage.app.local_grid import LocalGrid
 from corsage.core.errors import ConfigError
-from corsage.core.registry import ALGORITHMS
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Strategy
-from tests.support.federations import SEEDLESS, reference, same_arrays, settings
+from tests.support.federations import KINDS, ONE_MEAN, SEEDLESS, reference, same_arrays, settings
 
 NONE = ConfigRecord()
 
@@ -56,19 +55,13 @@ def test_driven_from_outside_it_comes_to_the_same_models(name: str) -> None:
         assert getattr(strategy.job.traffic, count) == summary[count]
 
 
-@pytest.mark.parametrize("name", list(ALGORITHMS))
+@pytest.mark.parametrize("name", KINDS)
 def test_flowers_own_loop_plays_it_and_may_go_on_after_its_end(name: str) -> None:
     strategy = strategy_class(name)(settings(name, num_rounds=2))
     grid = LocalGrid(app, 1)
     result = FlowerStrategy.start(strategy, grid, strategy.arrays(grid), num_rounds=4)
     assert result.arrays is not None
     assert strategy.progress.round >= 1 or name in SEEDLESS
-
-
-ONE_MEAN = ("fedavg", "fedprox", "fedrep", "ditto", "fedper", "pfedme", "perfedavg", "apfl")
-ONE_MEAN += ("fedbabu", "lg-fedavg", "knn-per", "feddyn", "fedlc", "fedbn", "fedrod", "mr-mtl")
-ONE_MEAN += ("fedala", "moon", "fedem", "gpfl")
-"""Strategies whose users send back what they got, for its mean: so Flower's wrappers can work."""
 
 
 @pytest.mark.parametrize("name", ONE_MEAN)
@@ -96,7 +89,7 @@ def test_its_noise_and_its_clipping_reach_the_model() -> None:
     assert model(30.0, 1e-3) == pytest.approx(5e-3 * size**0.5, rel=0.1)
 
 
-@pytest.mark.parametrize("name", list(ALGORITHMS))
+@pytest.mark.parametrize("name", KINDS)
 def test_flowers_client_mods_run(name: str) -> None:
     """They see every message: introductions, training, evaluation."""
     strategy = strategy_class(name)(settings(name, num_rounds=2))

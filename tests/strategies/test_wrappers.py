@@ -30,8 +30,7 @@ from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
 from corsage.strategies.rounds.wrappers import around
-from tests.strategies.test_outside import ONE_MEAN
-from tests.support.federations import Notes, federate, same_arrays, settings
+from tests.support.federations import ONE_MEAN, Notes, federate, same_arrays, settings
 from tests.support.grids import Watched
 
 WRAPPERS: dict[str, Any] = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from corsage.benchmarks.silent import Clock
 from corsage.strategies.devices import devices, exchange
 from corsage.strategies.rounds import reception, turns
+from tests.support.silent import Clock
 
 
 def stopped(monkeypatch: pytest.MonkeyPatch) -> Clock:

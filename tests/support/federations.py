@@ -11,6 +11,7 @@ import numpy as np
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.core.configuration.config import Config
+from corsage.core.registry import ALGORITHMS
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Result, Strategy
 from corsage.strategies.rounds.callbacks import Callback
@@ -68,6 +69,17 @@ ASK_ALL = frozenset((*KNOWN_CLUSTERS, "local-clusters", "fedrep-exact"))
 """Methods that ask all users in every round."""
 SEEDLESS = ASK_ALL - {"async-l2gd", "async-al2sgd", "fedrep-exact"}
 """Methods that draw nothing at random."""
+ONE_MEAN = ("fedavg", "fedprox", "fedrep", "ditto", "fedper", "pfedme", "perfedavg", "apfl")
+ONE_MEAN += ("fedbabu", "lg-fedavg", "knn-per", "feddyn", "fedlc", "fedbn", "fedrod", "mr-mtl")
+ONE_MEAN += ("fedala", "moon", "fedem", "gpfl")
+"""Strategies whose users send back what they got, for its mean: so Flower's wrappers can work."""
+KINDS = [
+    name
+    for name, one in ALGORITHMS.items()
+    if name in ("fedavg", "fedrep", "ditto", "knn-per", "fedem", "exact-local")
+    or not (one.of or name in ONE_MEAN)
+]
+"""Strategies of every kind of exchange: what hangs on no more is tried on these."""
 
 
 class Notes(Callback):

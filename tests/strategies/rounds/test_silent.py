@@ -11,7 +11,20 @@ import pytest
 from flwr.app import Message
 
 from corsage.app.run.status import exit_code
-from corsage.benchmarks.silent import (
+from corsage.core.configuration.config import Config
+from corsage.core.errors import NodesSilent
+from corsage.core.known_devices import KnownDevices, Standing
+from corsage.datasets.dealing.federated import simulated
+from corsage.strategies import strategy_class
+from corsage.strategies.devices.patience import Pace, Patience, Pending
+from corsage.strategies.devices.standing import Conduct
+from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.callbacks import Callback
+from corsage.strategies.rounds.same_data import marks as marks_of
+from corsage.strategies.rounds.state import restored, stored
+from tests.support.devices import Devices as Files
+from tests.support.federations import KINDS, SUITED, Notes, settings
+from tests.support.silent import (
     NODES,
     SECONDS,
     Devices,
@@ -22,20 +35,6 @@ from corsage.benchmarks.silent import (
     stopped,
     usual,
 )
-from corsage.core.configuration.config import Config
-from corsage.core.errors import NodesSilent
-from corsage.core.known_devices import KnownDevices, Standing
-from corsage.core.registry import ALGORITHMS
-from corsage.datasets.dealing.federated import simulated
-from corsage.strategies import strategy_class
-from corsage.strategies.devices.patience import Pace, Patience, Pending
-from corsage.strategies.devices.standing import Conduct
-from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.callbacks import Callback
-from corsage.strategies.rounds.same_data import marks as marks_of
-from corsage.strategies.rounds.state import restored, stored
-from tests.support.devices import Devices as Files
-from tests.support.federations import SUITED, Notes, settings
 
 FEW: dict[str, Any] = {"num_rounds": 4}
 ALL_MUST_ANSWER = 2.2
@@ -48,7 +47,7 @@ def keys_of(name: str) -> dict[str, Any]:
     return {**own, "num_users": 0 if "dataset" in own else 12, "num_nodes": NODES, "num_rounds": 3}
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", KINDS)
 def test_half_of_the_nodes_silent_cost_less_than_two_rounds_in_all(name: str) -> None:
     """By default, whatever the algorithm; and the others' run comes to its end."""
     keys = keys_of(name)

@@ -16,10 +16,9 @@ from corsage.app.local_grid import LocalGrid
 from corsage.app.ray_engine import RayStore
 from corsage.core.errors import ConfigError
 from corsage.core.messages.encoding import encode
-from corsage.core.registry import ALGORITHMS
 from corsage.strategies.fedavg import FedAvg
 from corsage.strategies.rounds.sizes import PROTOBUF, Carrier, Load, Wire, wire
-from tests.support.federations import federate, settings
+from tests.support.federations import KINDS, federate, settings
 
 PIECES = 5 * 2**20
 MODEL = 4 * (64 * 16 + 16 + 16 * 10 + 10)
@@ -116,7 +115,7 @@ def test_what_is_said_before_a_run_is_what_travels(name: str, more: dict[str, st
     assert both <= noting.seen[0].total <= 1.5 * both  # a mean may be in double precision
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", KINDS)
 def test_every_message_of_every_method_is_weighed_and_nothing_is_changed(name: str) -> None:
     noting = Noting()
     grid = Carried(noting)

@@ -1,17 +1,13 @@
-"""Cost of silent devices: rounds of six devices of which three never reply, in round times.
+"""Devices that work, or are silent, by a clock that passes only when the server waits.
 
-The devices work for real, at the same time as each other, by a clock that passes only when the
-server waits: a device takes 15 s for training, 8 s for an evaluation, 5 s to introduce itself, as
-docs/devices.md has it. So the figures are the same on every machine and take seconds to have.
-
-    python -m corsage.benchmarks silent
+A device takes 15 s for training, 8 s for an evaluation, 5 s to introduce itself, as docs/devices.md
+has it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
@@ -21,7 +17,6 @@ from flwr.proto.node_pb2 import NodeInfo
 
 from corsage.app.client_app import app as client_app
 from corsage.app.local_grid import LocalGrid
-from corsage.benchmarks.measure import Measure
 from corsage.core.configuration.config import Config
 from corsage.strategies import strategy_class
 from corsage.strategies.devices import devices, exchange
@@ -128,16 +123,6 @@ class Devices(LocalGrid):
         return [self._work(self._due.pop(identity)[1]) for identity in ready]
 
 
-@dataclass(frozen=True)
-class Case:
-    """Devices, keys, and the most round times that they may cost beyond a run of honest ones."""
-
-    name: str
-    seconds: Speed
-    target: float
-    keys: dict[str, Any]
-
-
 def usual(number: int, kind: str, before: int) -> float | None:
     """An honest device; none is quite as fast as the next."""
     return SECONDS[kind] * (1.0 + 0.02 * number)
@@ -153,20 +138,6 @@ def falling_silent(number: int, kind: str, before: int) -> float | None:
     return None if number < SILENT and before >= 3 else usual(number, kind, before)
 
 
-def every_other(number: int, kind: str, before: int) -> float | None:
-    """The first three reply to every other message."""
-    return None if number < SILENT and before % 2 else usual(number, kind, before)
-
-
-CASES = [
-    Case("3 of 6 never reply", mute, 2.0, {}),
-    Case("the same, 0.7 of the users drawn", mute, 2.0, {"fraction-train": 0.7}),
-    Case("they fall silent after 3 rounds", falling_silent, 2.0, {}),
-    Case("they reply to every other message", every_other, 12.0, {}),
-    Case("quorum=0.5, they never reply", mute, 2.0, {"quorum": 0.5}),
-]
-
-
 def played(
     seconds: Speed, name: str = "fedavg", **keys: Any
 ) -> tuple[float, Strategy[Any, Any], Result, Devices]:
@@ -177,14 +148,3 @@ def played(
         strategy = strategy_class(name)(config)
         result = strategy.start(grid)
     return clock.now, strategy, result, grid
-
-
-def run() -> Iterator[Measure]:
-    """Every case beside the same run of six honest devices."""
-    for case in CASES:
-        keys = {key.replace("-", "_"): value for key, value in case.keys.items()}
-        honest = played(usual, **keys)[0]
-        seconds = played(case.seconds, **keys)[0]
-        cost, one = seconds - honest, honest / ROUNDS
-        told = f"{ROUNDS} rounds: honest {honest:.0f} s, so {seconds:.0f} s; a round {one:.0f} s"
-        yield Measure(case.name, cost / one, case.target, "round times", told)

@@ -1,1 +1,0 @@
-"""Numbers of two checkouts, compared bit for bit."""
