@@ -74,7 +74,7 @@ class FedDBEClient(Client[FedDBEKeys]):
 
 
 class Steps:
-    """One user's loss in a round, which knows z_i and m_i, and moves both from step to step.
+    """One user's loss in a round, with z_i and m_i, which it moves from step to step.
 
     Parameters
     ----------

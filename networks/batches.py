@@ -52,10 +52,10 @@ class Units:
 class Examples:
     """All users' examples of a node, one user after the other: `sizes[u]` belong to user u.
 
-    `losses` are the users' own, if the method has any; else the network's criterion is trained.
-    `into_head` is what features become on their way into the head under such losses, `units` are
-    those of labels that were standardised numbers, `objective` is what the criterion becomes with
-    smoothed labels or weighted classes, and `views` is how images are changed at each step.
+    `losses` are the users' own, if the method has any, of outputs for features that `into_head` may
+    change; else the network's criterion is trained, or what `objective` makes of it with smoothed
+    labels or weighted classes. `units` are those of labels that were standardised numbers, `views`
+    are the changes of images at each step.
     """
 
     x: Tensor

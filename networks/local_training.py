@@ -161,7 +161,8 @@ def active(pull: Pull | None) -> Pull | None:
 def train_alone(job: Job, u: int) -> None:
     """One user's part of the network in place, through autograd."""
     data, order = job.data.user(u), job.orders[u]
-    loss, into = (own and own[u] for own in (job.data.losses, job.data.into_head))
+    loss = job.data.losses[u] if job.data.losses is not None else None
+    into = job.data.into_head[u] if job.data.into_head is not None else None
     mean = job.data.mean_of(u, job.network.criterion.mean)
     what = StepLoss(job.head, loss, mean, job.data.change_of(u, order), into)
     if job.pull is None:

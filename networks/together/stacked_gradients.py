@@ -95,6 +95,7 @@ class StackedLosses(UserLosses):
                 continue
             if changed:
                 torch.autograd.backward(seen, d)
+                assert features.grad is not None
                 d = features.grad
             if i and onward is not None:
                 d = d + onward
