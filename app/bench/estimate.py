@@ -49,7 +49,11 @@ def estimate(plan: Json, asked: int) -> None:
         )
         for method, place in plan["pairs"]
     ]  # fmt: skip
-    print(f"Measuring some rounds of {len(jobs)} cells ...", file=sys.stderr, flush=True)
+    print(
+        f"Measuring some rounds of {len(jobs)} cell{'s' * (len(jobs) > 1)} ...",
+        file=sys.stderr,
+        flush=True,
+    )
     play(jobs, at_once, told)
     for place in places:
         print(f"{place:<16} {runs[place]:>5} runs  {human_seconds(sums[place]):>8} of CPU")

@@ -93,7 +93,8 @@ def at_once(config: Config, jobs: int) -> int:
 
 def announce(grid: Grid, folder: Path, jobs: int, at_once: int) -> None:
     """Say at once what will be done."""
-    varied = " ".join(f"{key}={','.join(values)}" for key, values in grid.varied.items())
+    between = {k: "|" if any("," in v for v in own) else "," for k, own in grid.varied.items()}
+    varied = " ".join(f"{key}={between[key].join(own)}" for key, own in grid.varied.items())
     left = "" if jobs == len(grid.cells) else f", {jobs} of them to do"
     print(
         f"Study of {len(grid.cells)} runs ({varied}){left}, {at_once} at a time: {folder}",

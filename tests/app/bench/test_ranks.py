@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -40,6 +42,9 @@ def test_friedman_is_scipys_and_ties_share_ranks() -> None:
 def test_rows_that_are_not_on_every_set_have_no_rank() -> None:
     found = ranks({"a": {"x": 1.0, "y": 2.0, "z": 0.0}, "b": {"x": 1.0, "y": float("nan")}})
     assert found.rows == ("x",) and found.p_value is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ranks({}).means == {}
 
 
 def test_nemenyi_as_published() -> None:

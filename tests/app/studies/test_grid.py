@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from corsage.app.studies.grid import grid_of
+from corsage.app.studies.grid import Grid, grid_of
+from corsage.app.studies.performing import announce
 from corsage.core.errors import ConfigError
 
 
@@ -76,3 +79,10 @@ def test_a_key_belongs_to_its_method() -> None:
 def test_what_cannot_run_is_refused_before_anything_does(values: dict[str, str], part: str) -> None:
     with pytest.raises(ConfigError, match=part):
         grid_of(values).check()
+
+
+def test_values_that_have_commas_are_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    announce(Grid({}, {"seed": ["0", "1"], "hidden": ["8", "8,4"]}), tmp_path, 4, 1)
+    assert "(seed=0,1 hidden=8|8,4)" in capsys.readouterr().err
