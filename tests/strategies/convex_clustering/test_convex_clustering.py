@@ -29,7 +29,12 @@ def test_auto_lambda_of_classes_that_every_user_tells_apart_is_refused() -> None
     for i in range(30):  # eight numbers a class and eight samples to fit them to
         x = rng.normal(size=(8, 7)).astype(np.float32)
         users[str(i)] = x, rng.permutation(np.arange(8) % 5)
-    keys = {"model": "linear", "loss": "cross-entropy", "test_fraction": 0.0, "num_rounds": 1}
+    keys: dict[str, Any] = {
+        "model": "linear",
+        "loss": "cross-entropy",
+        "test_fraction": 0.0,
+        "num_rounds": 1,
+    }
     with pytest.raises(ModelError, match=r"no user has a best model of its own.*set ridge=0\.001"):
         simulate("convex-clustering", users, convex_lambda="auto", **keys)
 
