@@ -38,8 +38,8 @@ from corsage.solvers.losses.held_out import Fold
 
 MOST_STEPS_ASKED = 20
 """Exchanges after which no more is asked."""
-DAMPING_PATIENCE = 3
-"""Exchanges after which the few tasks that are left try several dampings at once, too."""
+DAMPING_PATIENCE, FEW_TASKS = 3, 8
+"""Exchanges after which tasks try several dampings at once, too, if so few are left."""
 PROXIMAL_SHARE = 0.1
 """kappa of the proximal points, as a share of L."""
 LEAST_DAMPING, FIRST_DAMPING = 1e-9, 1e-6
@@ -271,7 +271,8 @@ def solve(
         wanted = [run for run in runs if not run.over(tolerance)]
         if not wanted or enough(runs):
             break
-        groups = proposed(wanted, tolerance, shared(runs), number >= DAMPING_PATIENCE)
+        late = number >= DAMPING_PATIENCE and len(wanted) <= FEW_TASKS
+        groups = proposed(wanted, tolerance, shared(runs), late)
         found = iter(oracle([probe for group in groups for probe in group]))
         for run, group in zip(wanted, groups, strict=True):
             run.take([next(found) for _ in group])

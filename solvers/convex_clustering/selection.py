@@ -9,7 +9,7 @@ import numpy as np
 
 from corsage.core.arrays import Floats
 from corsage.core.errors import ModelError
-from corsage.solvers.convex_clustering.batched import Users, consensus
+from corsage.solvers.convex_clustering.batched import Batched, Users, consensus
 from corsage.solvers.convex_clustering.couplings import Clusters, Penalty
 from corsage.solvers.convex_clustering.exact.edges import Edges
 from corsage.solvers.convex_clustering.runs import Solved, Task
@@ -64,9 +64,19 @@ def grid(users: Users, edges: Edges, fold: Fold, count: int) -> Floats:
     return np.asarray(np.geomspace(top, LOWEST * top, count))
 
 
-def choose_for_models(users: Users, edges: Edges) -> ModelChoice:
-    """The lam whose models, from 70% of each user's samples, lose the least on the other 30%."""
+def choose_for_models(users: Users, edges: Edges, held: bool = False) -> ModelChoice:
+    """The lam whose models, from 70% of each user's samples, lose the least on the other 30%.
+
+    `held`: some user must have a best model of its own. Without one no gap closes, and models of
+    several classes take minutes to find that out.
+    """
     users.local([None, HOLD_OUT])
+    if held and isinstance(users, Batched) and not users.found.any():
+        raise ModelError(
+            "convex-lambda=auto: no user has a best model of its own (planes separate the classes "
+            "of each: few samples for so many numbers), so no lambda is certified: set "
+            "ridge=0.001, or a number for lambda."
+        )
     lams = grid(users, edges, HOLD_OUT, MODELS_GRID)
     tasks = [Task(Penalty(lam, edges), HOLD_OUT) for lam in lams.tolist()]
     found: Sequence[Solved] = users.solve(tasks, most=PATH_EXCHANGES)

@@ -65,7 +65,7 @@ def choose(questions: Questions, graph: Graph, d: int) -> Script[Found]:
         )
 
     def work(users: Users) -> tuple[float, Solved, Expansion | None]:
-        found = choose_for_models(users, graph.edges)
+        found = choose_for_models(users, graph.edges, questions.job.loss == "cross-entropy")
         local = users.known[None][0] if isinstance(users, Batched) else None
         return found.lam, found.start, local
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from corsage import simulate
 from corsage.core.errors import ModelError
 from corsage.solvers.convex_clustering import pdmm, splitting
 from corsage.solvers.convex_clustering.exact import sum_of_norms
@@ -21,6 +22,21 @@ from tests.support.federations import federate
 from tests.support.known_users import SEVERAL, Users, several, users_of
 
 SOLVERS = pytest.mark.parametrize("solver", ["dr", "pdmm"])
+
+
+def test_auto_lambda_of_classes_that_every_user_tells_apart_is_refused() -> None:
+    users, rng = dict[str, tuple[Any, Any]](), np.random.default_rng(0)
+    for i in range(30):  # eight numbers a class and eight samples to fit them to
+        x = rng.normal(size=(8, 7)).astype(np.float32)
+        users[str(i)] = x, rng.permutation(np.arange(8) % 5)
+    keys: dict[str, Any] = {
+        "model": "linear",
+        "loss": "cross-entropy",
+        "test_fraction": 0.0,
+        "num_rounds": 1,
+    }
+    with pytest.raises(ModelError, match=r"no user has a best model of its own.*set ridge=0\.001"):
+        simulate("convex-clustering", users, convex_lambda="auto", **keys)
 
 
 @pytest.mark.parametrize(("solver", "share"), [("dr", 1.0), ("dr", 0.2), ("pdmm", 0.5)])
