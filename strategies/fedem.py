@@ -77,7 +77,8 @@ class FedEM(Strategy[FedEMKeys, FedEMState]):
 
     def unused(self, name: str) -> str:
         """Only the model's own loss is a likelihood."""
-        return "responsibilities are of the model's own loss" if name in LOSS else ""
+        told = "responsibilities are of the model's own loss"
+        return told if name.replace("-", "_") in LOSS else ""
 
     def initial(self, network: Network) -> FedEMState:
         """theta_k^0, from different seeds."""

@@ -67,9 +67,9 @@ class GPFL(Strategy[GPFLKeys, GPFLState]):
 
     def unused(self, name: str) -> str:
         """It has a loss of its own, and trains what is no part of the model."""
-        if name == "mixed_precision":
+        if name == "mixed-precision":
             return "its points and valve are trained in single precision"
-        return "it has a loss of its own" if name in LOSS else ""
+        return "it has a loss of its own" if name.replace("-", "_") in LOSS else ""
 
     def initial(self, network: Network) -> GPFLState:
         """f^0; points and valve as torch draws embeddings and linear layers."""

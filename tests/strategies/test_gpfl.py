@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from corsage.clients import gpfl
-from corsage.core.errors import ModelError
+from corsage.core.errors import ConfigError, ModelError
 from tests.support.plain_steps import BODY, START, under
 from tests.support.reference import (
     DECAY,
@@ -134,3 +134,12 @@ def test_without_valve_and_guidance_it_is_fedper(monkeypatch: pytest.MonkeyPatch
 def test_what_it_has_no_use_for_is_refused() -> None:
     with pytest.raises(ModelError, match=r"gpfl: .* a head and nothing else; take model=mlp"):
         run("gpfl", model="linear")
+
+
+@pytest.mark.parametrize("name", ["fedem", "gpfl"])
+def test_keys_of_a_loss_that_it_has_not_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"label-smoothing=0.1: not for strategy={name}: "):
+        run(name, label_smoothing=0.1)
+    if name == "gpfl":
+        with pytest.raises(ConfigError, match="mixed-precision=bf16: not for strategy=gpfl: "):
+            run(name, mixed_precision="bf16")
