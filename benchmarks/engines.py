@@ -105,7 +105,7 @@ def rounds(config: Config, folder: str) -> list[float]:
         callbacks.insert(0, Recorder(Path(folder), {}, config))
     strategy = strategy_class(ALGORITHM)(config, callbacks)
     strategy.job.state_dir = str(Path(folder, "users")) if folder else ""
-    watched = {door: laps.counted(getattr(cls, door)) for door in DOORS}
+    watched: dict[str, Any] = {door: laps.counted(getattr(cls, door)) for door in DOORS}
     with mock.patch.multiple(cls, **watched):
         strategy.start(LocalGrid(app, USERS))
     return laps.beyond
