@@ -20,7 +20,7 @@ from corsage.app.report import document as report
 from corsage.app.run import endings
 from corsage.core import clock as clocks
 from corsage.strategies.fedavg import FedAvg
-from tests.support.silent import Clock
+from tests.support.clock import Clock
 
 ROUND, OPENING, CLOSING, FINDINGS, EVALUATION, REPORT = 1.0, 2.0, 4.0, 8.0, 16.0, 3.0
 """Seconds that each takes: a sum says of what it is."""

@@ -186,9 +186,9 @@ def test_labels_that_are_words_are_classes_by_name() -> None:
     """As in a CSV file; one that is missing is named."""
     x, users = np.random.default_rng(0).normal(size=(60, 3)), np.repeat(["u", "v", "w"], 20)
     words = np.where(x[:, 0] > 0, "ill", "well")
-    found = fit(x=x, y=words, user=users, strategy="exact-local", progress=False)["exact-local"]
-    numbers = (x[:, 0] <= 0).astype(int)
-    same = fit(x=x, y=numbers, user=users, strategy="exact-local", progress=False)
+    keys: dict[str, Any] = {"strategy": "exact-local", "num_rounds": 3, "progress": False}
+    found = fit(x=x, y=words, user=users, **keys)["exact-local"]
+    same = fit(x=x, y=(x[:, 0] <= 0).astype(int), user=users, **keys)
     assert found.per_user == same["exact-local"].per_user
     assert set(found.user("u").predict(x)) == {"ill", "well"}
     for gap in (None, ""):

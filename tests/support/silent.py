@@ -7,10 +7,10 @@ has it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
+import pytest
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
@@ -19,10 +19,10 @@ from corsage.app.client_app import app as client_app
 from corsage.app.local_grid import LocalGrid
 from corsage.core.configuration.config import Config
 from corsage.strategies import strategy_class
-from corsage.strategies.devices import devices, exchange
-from corsage.strategies.rounds import reception
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.results import Result
+from tests.support import clock
+from tests.support.clock import Clock
 
 SECONDS = {"query": 5.0, "train": 15.0, "evaluate": 8.0}
 NODES, SILENT, ROUNDS = 6, 3, 20
@@ -41,29 +41,11 @@ Speed = Callable[[int, str, int], float | None]
 """The seconds that a device takes for a message: its number, the kind, how many it had before."""
 
 
-class Clock:
-    """Stands in for the module `time`: it passes only when somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        """Seconds since the beginning."""
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        """Let time pass."""
-        self.now += seconds
-
-
 @contextmanager
 def stopped() -> Iterator[Clock]:
-    """The clock by which the server waits for replies and for nodes."""
-    clock = Clock()
-    with ExitStack() as stack:
-        for module in (exchange, devices, reception):
-            stack.enter_context(mock.patch.object(module, "time", clock))
-        yield clock
+    """The clock by which the server waits, as long as it lasts."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield clock.stopped(patch)
 
 
 class Devices(LocalGrid):
@@ -143,8 +125,8 @@ def played(
 ) -> tuple[float, Strategy[Any, Any], Result, Devices]:
     """A run of such devices: how many seconds it took by their clock, and what came of it."""
     config = Config.parse({**KEYS, **{k.replace("_", "-"): v for k, v in keys.items()}})
-    with stopped() as clock:
-        grid = Devices(clock, NODES, seconds)
+    with stopped() as ticking:
+        grid = Devices(ticking, NODES, seconds)
         strategy = strategy_class(name)(config)
         result = strategy.start(grid)
-    return clock.now, strategy, result, grid
+    return ticking.now, strategy, result, grid
