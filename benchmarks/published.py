@@ -163,7 +163,7 @@ PFLLIB: dict[str, dict[str, list[float]]] = {
         "ditto": [0.9692],
     },
     "cnn": {
-        "local": [0.9844],
+        "local": [0.9844, 0.9842, 0.9858],
         "fedavg": [0.8876, 0.8902],
         "fedper": [0.9814],
         "fedrep": [0.9826, 0.9825, 0.9829],
