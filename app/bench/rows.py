@@ -21,6 +21,8 @@ from corsage.core.pairs.noise import sums_of
 NEW_SAMPLES = (5, 20, 0)
 """Samples that new users have; 0: all of their own."""
 NOT_DONE = "it is not done"
+MOST_ROWS_NAMED = 5
+"""Rows that a line names: of more it has their number."""
 MOST_OF_LAST = 0.95
 """Of the last round's value, for `rounds to 95%`."""
 
@@ -294,11 +296,10 @@ class Results:
                 some = f" ({len(one.results)} seeds have one)" if one.results else ""
                 gone.setdefault((one.row, one.failed), []).append(one.place + some)
         found += [f"{row}@{', '.join(at)} has no result: {why}" for (row, why), at in gone.items()]
-        open_rows = [
-            f"{one.entry.row}@{one.entry.place}" for group in self.sets.values()
-            for one in group if one.entry.failed == NOT_DONE
-        ]  # fmt: skip
-        found += [f"Not done yet: {', '.join(open_rows)}."] * bool(open_rows)
+        for name, group in self.sets.items():
+            left = [one.entry.row for one in group if one.entry.failed == NOT_DONE]
+            some = ", ".join(left) if len(left) <= MOST_ROWS_NAMED else f"{len(left)} rows"
+            found += [f"Not done yet on {name}: {some}."] * bool(left)
         own = self.ranks
         if own.p_value is not None and own.critical is not None:
             found.append(
