@@ -5,11 +5,14 @@ Whoever is only asked who its users are does not load torch: on a device a messa
 
 from __future__ import annotations
 
+import ctypes
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
 from logging import DEBUG, WARNING
+from threading import Lock, Timer, get_ident
 from typing import TYPE_CHECKING, Any
 
 import threadpoolctl
@@ -22,7 +25,6 @@ from corsage.app.nodes.device import admitted, experiment_of, frozen_of, read_ta
 from corsage.app.nodes.node import Node, Nodes, Order, client_of
 from corsage.app.nodes.places import Places
 from corsage.app.nodes.reporting import describe, outward
-from corsage.app.nodes.time_limit import TimeUp, time_limit
 from corsage.app.states.state_dir import mark_key, proof_of
 from corsage.core.errors import CheckpointError, Refused, StorageError
 from corsage.core.messages.aboard import joined, on_board
@@ -190,6 +192,40 @@ def introduction(node: Node, secret: bytes = b"") -> Introduction:
         return found
     marks = node.cache.get(("marks", secret), lambda: same.marks(data, node.users, secret))
     return replace(found, marks=marks)
+
+
+class TimeUp(BaseException):
+    """The time that a device gives to one message is over.
+
+    No `Exception`: what catches those, to go on with the next user, must not catch this.
+    """
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeUp in this thread, between two of its instructions, once the time is over."""
+    thread, lock = get_ident(), Lock()
+    working = True
+
+    def ring() -> None:
+        with lock:
+            if working:
+                raise_in(thread, TimeUp)
+
+    timer = Timer(seconds, ring)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        with lock:
+            working = False
+
+
+def raise_in(thread: int, kind: type[BaseException]) -> None:
+    """Have Python raise an exception in another thread."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))
 
 
 def limit_threads(number: int) -> None:

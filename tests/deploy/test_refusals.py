@@ -19,7 +19,7 @@ from flwr.app import Context, Message, RecordDict
 from corsage.app.client_app import make_client_app
 from corsage.app.deployment.shelf import build
 from corsage.app.nodes import deployed, device
-from corsage.app.nodes.time_limit import TimeUp, time_limit
+from corsage.app.nodes.answers import TimeUp, time_limit
 from corsage.benchmarks.device.attacks import Attack
 from corsage.benchmarks.device.messages import honest
 from corsage.benchmarks.device.target import LIMITS, SECRET, Target
