@@ -55,6 +55,8 @@ REFUSED = "the server does not let this device's key in: whoever runs it adds it
 BEAT = "/v1/fleet/send-node-heartbeat"
 INSTALLS = 5.0
 """Seconds without a change after which nobody installs into a folder any more."""
+WRITING = threading.Lock()
+"""Held by who writes the status: what a process says when it ends is the last word."""
 
 
 @dataclass
@@ -153,7 +155,7 @@ def watch(
         silent = calls.silence()
         line = "connected" if silent < CUT_OFF / 2 else "not connected: calls fail"
         if line != said:
-            with contextlib.suppress(CorsageError):  # a full disk is no reason not to look
+            with contextlib.suppress(CorsageError), WRITING:  # a full disk is no reason to stop
                 replace(running(), line=line).write(folder)
             said = line
         if silent > CUT_OFF and there():
@@ -164,6 +166,7 @@ def watch(
 def leave(why: str) -> None:
     """End this process now, whatever its threads wait for; its children see that it is gone."""
     complain(f"SuperNode: {why}; it ends, to be started again", 1)
+    WRITING.acquire()
     try:
         replace(running(), state=FAILED, exit_code=1, line=why).write(Path.cwd())
     finally:
