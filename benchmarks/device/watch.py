@@ -17,7 +17,7 @@ WRITING = {
 NEVER = {
     "subprocess.Popen", "os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn",
     "os.spawn", "os.kill", "os.putenv", "socket.connect", "socket.bind", "socket.getaddrinfo",
-    "pickle.find_class", "webbrowser.open", "urllib.Request", "ctypes.dlopen",
+    "pickle.find_class", "webbrowser.open", "urllib.Request",
 }  # fmt: skip
 
 
@@ -37,7 +37,9 @@ class Watch:
 
     def note(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Python's audit hook."""
-        if event in NEVER:
+        if event == "ctypes.dlopen":  # threadpoolctl's, of a library that somebody has loaded
+            self._file(event, arguments[0], changes=False)
+        elif event in NEVER:
             self.seen.append(f"{event} {str(arguments)[:200]}")
         elif event == "open":
             path, mode, flags = arguments
