@@ -18,9 +18,9 @@ import numpy as np
 
 from corsage.app.bench.sets import CONSTANT_ROW, OWN_KEYS, WITHOUT_RATE, rows_of
 from corsage.core.configuration.config import Config
-from corsage.core.keys import declared
+from corsage.core.keys import declared, names
 from corsage.core.measures import measure_of
-from corsage.core.registry import keys_class
+from corsage.core.registry import algorithm_keys, keys_class
 from corsage.core.seeding import generator
 
 Json = dict[str, Any]
@@ -156,8 +156,11 @@ def config_of(keys: Mapping[str, Any], method: str) -> Config:
 
 
 def described(config: Config) -> Json:
-    """The keys of a run as its line has them: without those that say where something lies."""
-    return {key: value for key, value in config.flat().items() if key not in PLACE_KEYS}
+    """The keys of a run as its line has them: not of where something lies, nor other methods'."""
+    every = {name for keys in algorithm_keys().values() for name in names(keys)}
+    own = {name for method in config.run.strategy for name in names(keys_class(method))}
+    gone = {*PLACE_KEYS, *every} - own
+    return {key: value for key, value in config.flat().items() if key not in gone}
 
 
 def digest(content: Any) -> str:
