@@ -90,15 +90,11 @@ class Reception:
         answered, as those that are refused have; one that died a moment ago is still listed. If all
         are refused others may come, but in a simulation the run itself is wrong: a DataError.
         """
-        begun, pause, told, again = time.monotonic(), 0.02, False, SOON
+        begun, pause, told = time.monotonic(), 0.02, False
         deadline = begun + timeout
         while True:
             late = time.monotonic() > deadline
             count = len(set(grid.get_node_ids()))
-            if time.monotonic() > begun + again and self.devices is not None:
-                again *= 2  # a node's first question may be lost while it starts
-                for node in (n for n, one in self.refused.items() if not one.answered):
-                    self.devices.pauses.end(node)
             if count >= num_nodes:
                 self.refresh(grid, max(deadline - time.monotonic(), 1.0), number, task)
                 refused = [self.refused[n] for n in self._listed if n in self.refused]

@@ -90,30 +90,6 @@ def test_a_dead_node_does_not_end_a_run_that_begins(listed: bool) -> None:
     assert notes == [f"node {DEAD} is left out: did not say who its users are in time"]
 
 
-class Deaf(Mourning):
-    """The first question to a node that has just started is lost."""
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        ids = list(super().push_messages(messages := list(messages)))
-        if not self.listed:
-            return ids
-        self.listed, first = False, min(super(Mourning, self).get_node_ids())
-        lost = [m for m in messages if m.metadata.dst_node_id == first]
-        self._queue = type(self._queue)(m for m in self._queue if m not in lost)
-        return ids
-
-    def get_node_ids(self) -> Iterable[int]:
-        return [node for node in super().get_node_ids() if node != DEAD]
-
-
-def test_a_node_whose_first_question_is_lost_is_asked_again() -> None:
-    notes: list[str] = []
-    roster = Roster(note=notes.append)
-    at_the_door(grid := Deaf(), roster).wait(grid, 2, 600, task=question)
-    assert roster.users == ["0", "1", "2", "3"]
-    assert len([note for note in notes if "is left out" in note]) == 1
-
-
 def test_a_dead_node_is_not_counted_as_one_that_came() -> None:
     with pytest.raises(NodeError, match=r"only 2 of 3 nodes connected within 0\.3 s"):
         grid = Mourning()
