@@ -19,7 +19,7 @@ from corsage.datasets.dealing.data_cache import prepared_folders
 USAGE = f"""\
 usage: corsage clean FOLDER [--keep N] [--unfinished] [--dry-run]
 
-  FOLDER        where run folders are (runs), a device's state-dir, or prepared data
+  FOLDER        of run folders (runs), a device's state-dir, or prepared data
                 ({cache_root("")} unless cache-dir says another folder)
   --keep N      keep the N runs, or prepared data sets, that were used last
                 ({KEEP_RUNS} unless told)
