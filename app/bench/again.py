@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from corsage.app.bench.jobs import kept, perform, versions
-from corsage.app.bench.protocol import Json, config_of, described
+from corsage.app.bench.protocol import Json, config_of, described, digest
 from corsage.app.bench.sets import CONSTANT_ROW
 from corsage.core.configuration.config import Config
 
@@ -30,6 +30,8 @@ def differences(
     again = elsewhere(line, keys, where) if keys else here(line, mine, where)
     found = []
     if not keys:
+        again["config"] = {k: v for k, v in again["config"].items() if k in line["config"]}
+        again["config_hash"] = digest(again["config"])  # keys that came since are as they were
         found += [f"{name} is another" for name in COMPARED_FIELDS if again[name] != line[name]]
     for row, result in line["rows"].items():
         new = again["rows"].get(row, {})

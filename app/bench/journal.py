@@ -4,7 +4,7 @@ bench.json       what is run: protocol, sets with their keys, methods
 journal.jsonl    a line a run that is done, in the order in which they ended, with its CPU seconds
 results.jsonl    the same lines in order, without what was measured: whoever runs it again, killed
                  or not, has the same bytes
-costs.jsonl      CPU seconds of each
+costs.jsonl      CPU seconds of each; where both are compressed (.xz), no journal is needed
 table.csv, table.tex, report.html
 """
 
@@ -99,9 +99,10 @@ class BenchFolder:
         return path.read_bytes() if path.is_file() else b""
 
     def _read(self) -> bytes:
-        """Read the lines that are done; all of them that are whole."""
-        self.lines.clear()
-        self.costs.clear()
+        """Read the lines that are done; the journal's bytes of all of them that are whole."""
+        packed = self.folder / f"{RESULTS}.xz"
+        lines, self.costs = read_lines(packed) if packed.is_file() else ([], {})
+        self.lines = {name_of(line): line for line in lines}
         whole = []
         for text in self._raw().splitlines(keepends=True):
             with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -114,7 +115,7 @@ class BenchFolder:
         line = entry["line"]
         if entry["mark"] != digest(line):
             raise ValueError("damaged")
-        name = cell(line["method"], line["place"], line["trial"], line["seed"])
+        name = name_of(line)
         self.lines[name], self.costs[name] = line, float(entry["cpu"])
 
     def add(self, line: Json, cpu: float) -> None:
@@ -179,6 +180,11 @@ class BenchFolder:
         line, sets = self.lines[name], [*self.plan["sets"]]
         seed = -1 if line["seed"] is None else line["seed"]
         return sets.index(line["place"]), line["method"], seed, line["trial"]
+
+
+def name_of(line: Mapping[str, Any]) -> str:
+    """The cell of a line."""
+    return cell(line["method"], line["place"], line["trial"], line["seed"])
 
 
 def newest(parent: Path) -> Path:

@@ -95,7 +95,7 @@ def detail(one: Beside) -> tuple[str, Json]:
             "mean": result["mean"], "users": len(result["per_user"]),
             "per_user": result["per_user"] if len(result["per_user"]) <= 30 else "results.jsonl",
         }
-        for seed, result in entry.results.items()
+        for seed, result in sorted(entry.results.items(), key=lambda one: int(one[0]))
     }  # fmt: skip
     return named(one), {
         "again": f"corsage verify {method}@{place}",

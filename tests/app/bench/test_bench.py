@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import lzma
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -181,11 +183,24 @@ def test_a_bench_whole_resumed_and_verified(
     assert run(["verify", name, str(other)]) == 1
     assert "per_user was" in capsys.readouterr().out
     rows_are_those_of_the_runs(folder, lines)
+    packed_it_is_the_same(folder, tmp_path / "packed")
 
     assert run(["bench", "--resume", str(folder), "--only", "FedPer@noisy"]) == 0
     more = (folder / "results.jsonl").read_bytes().splitlines(keepends=True)
     assert b"".join(li for li in more if b'"fedper"' not in li) == before["results.jsonl"]
     assert len(more) == len(lines) + 2 + 2
+
+
+def packed_it_is_the_same(folder: Path, packed: Path) -> None:
+    """Compressed results and costs are a bench without its journal."""
+    packed.mkdir()
+    shutil.copy(folder / "bench.json", packed)
+    for name in ("results.jsonl", "costs.jsonl"):
+        (packed / f"{name}.xz").write_bytes(lzma.compress((folder / name).read_bytes()))
+    assert run(["report", str(packed)]) == 0
+    assert (packed / "report.html").read_bytes() == (folder / "report.html").read_bytes()
+    bench = Bench(BenchFolder.there(packed))
+    assert not [work for pair in bench.pairs for work in bench.due(*pair)]
 
 
 def rows_are_those_of_the_runs(folder: Path, lines: list[dict[str, Any]]) -> None:
