@@ -52,16 +52,19 @@ COMMON_KEYS: Keys = {
 }
 """The keys of every run: so many epochs of gradient steps a user and round, whatever the method."""
 
+TUNED_END: Keys = {"fine-tune-epochs": 10}
 HEADS = ("exact", "gauss", "prior", "auto")
 ROWS: dict[str, tuple[str, ...]] = {
     "fedavg": ("fedavg", "fedavg+ft", "fedavg+ft-all", *(f"fedavg+{head}" for head in HEADS)),
+    "fedbabu": ("fedbabu+ft-all",),  # the paper's personal models: `fedbabu` has a random head
 }
 """The rows of a method, where it has more than its own: what its end adds.
 
 A row that a set cannot have, as of class frequencies where labels are numbers, is not there.
 """
 OWN_KEYS: dict[str, Keys] = {
-    "fedavg": {"fine-tune-epochs": 10, "end-heads": ",".join(HEADS)},
+    "fedavg": {**TUNED_END, "end-heads": ",".join(HEADS)},
+    "fedbabu": TUNED_END,
     "mixed-model": {"model": "linear"},
 }
 """Keys of a method's runs."""
