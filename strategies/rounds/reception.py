@@ -95,9 +95,8 @@ class Reception:
         deadline, most = begun + timeout, self.devices.silence if self.devices else timeout
         while True:
             late = time.monotonic() > deadline
-            count = len(set(grid.get_node_ids()))
-            silent: list[int] = []
-            if count >= num_nodes:
+            listed = count = len(set(grid.get_node_ids()))
+            if listed >= num_nodes:
                 left = max(deadline - time.monotonic(), 1.0)
                 self.refresh(grid, min(left, most), number, task)
                 refused = {n: self.refused[n] for n in self._listed if n in self.refused}
@@ -106,14 +105,15 @@ class Reception:
                 usable = any(guest.said.users for guest in self.roster.guests.values())
                 if count >= num_nodes and (usable or late or is_closed(grid)):
                     break
+                if self.devices is not None:
+                    self.devices.ask_again(silent, task)
             if late:
-                came, do = ("answered", "see the logs of") if silent else ("connected", "start")
+                few = listed < num_nodes
+                came, do = ("connected", "start") if few else ("answered", "see the logs of")
                 raise NodesSilent(
                     f"only {count} of {num_nodes} nodes {came} within {timeout:g} s: {do} the "
                     f"others, or set num-nodes={max(count, 1)} or a longer node-timeout."
                 )
-            if self.devices is not None:
-                self.devices.ask_again(silent, task)
             if not told and time.monotonic() > begun + SOON:
                 told = True
                 self.roster.note(
@@ -161,9 +161,7 @@ class Reception:
 
     def _is_due(self, node: int, number: int) -> bool:
         """True if a node that is not there is to be asked; without pauses only once."""
-        if self.devices is not None:
-            return self.devices.pauses.due(node, number)
-        return node not in self.refused
+        return self.devices.pauses.due(node, number) if self.devices else node not in self.refused
 
     def _arrived(self, node: int, users: Iterable[str]) -> None:
         """A node was let in, with its users."""
