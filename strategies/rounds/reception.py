@@ -147,7 +147,7 @@ class Reception:
         away = infos.keys() - roster.nodes
         late = self.devices.late() if self.devices is not None else []
         said = {r.metadata.src_node_id: r for r in late if r.metadata.src_node_id in away}
-        replies = list(said.values())  # one of each, though it was asked twice
+        replies = [*said.values()]  # one of each, though it was asked twice
         if new := sorted(n for n in away - said.keys() if self._is_due(n, number)):
             replies += self._ask(grid, new, task(), timeout, number)
         came = [self._admit(reply, number) for reply in replies]
