@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 FIRST_WAIT, LONGEST_WAIT = 5.0, 40.0
 """Seconds that silent nodes have to say who they are, before they are asked once more."""
+LONGEST_SILENCE = 60.0
+"""The same where a run waits to begin: half of node-timeout, and no longer than this."""
 
 
 class Devices:
@@ -50,10 +52,8 @@ class Devices:
     missing : the users of nodes that did not reply as they had to when they were last asked.
     changed : nodes to be asked anew who they are: what they sent is not what they had said, and
         their files may have grown.
+    silence : seconds after which a run that cannot begin asks a silent one again.
     """
-
-    silence = 30.0
-    """Seconds after which a run that cannot begin asks a silent one again: six times the usual."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Devices:
         self.patience = Patience(times, keys.quorum)
         self.conduct, self.pauses = Conduct(known, note), Pauses()
         self.number, self.resting, self.missing = 0, frozenset[str](), set[str]()
-        self.changed = set[int]()
+        self.changed, self.silence = set[int](), min(keys.node_timeout / 2, LONGEST_SILENCE)
         self._keys: dict[int, bytes] = {}
         self._again: dict[int, tuple[float, float]] = {}  # when a silent one is, and the pause then
 
