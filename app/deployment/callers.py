@@ -16,12 +16,14 @@ from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import serialization as to
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from corsage.app.deployment.register import let_in
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
 log = logging.getLogger("corsage.gate")
 AGES = (-5.0, 305.0)
@@ -48,16 +50,12 @@ class Callers:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._looked, self._stamp = folder, -math.inf, tuple[Any, ...]()
-        self._known: dict[bytes, tuple[str, EllipticCurvePublicKey]] = {}
+        self._known: dict[bytes, tuple[str, ec.EllipticCurvePublicKey]] = {}
         self._said: dict[str, float] = {}
         self.seen: dict[str, float] = {}
 
     def name_of(self, headers: Mapping[str, str]) -> str:
         """The device that has signed a call now; Unknown if nobody has who is let in."""
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives import hashes
-        from cryptography.hazmat.primitives.asymmetric import ec
-
         if time.monotonic() - self._looked >= KEYS_SECONDS:
             self.look()
         try:
@@ -83,12 +81,8 @@ class Callers:
                 self._known, self._stamp = dict(self._read()), stamp
                 self.seen = {name: at for name, at in self.seen.items() if name in self.names}
 
-    def _read(self) -> Iterator[tuple[bytes, tuple[str, EllipticCurvePublicKey]]]:
+    def _read(self) -> Iterator[tuple[bytes, tuple[str, ec.EllipticCurvePublicKey]]]:
         """The keys that are let in, as calls name them; one that is damaged lets nobody in."""
-        from cryptography.exceptions import UnsupportedAlgorithm
-        from cryptography.hazmat.primitives import serialization as to
-        from cryptography.hazmat.primitives.asymmetric import ec
-
         for name, line in let_in(self._folder).items():
             try:
                 key = to.load_ssh_public_key(line.encode())
@@ -97,13 +91,8 @@ class Callers:
             except (ValueError, UnsupportedAlgorithm) as error:
                 self._say(name, f"keys/{name}.pub cannot be read ({error}): it is not let in")
                 continue
-            yield (
-                key.public_bytes(to.Encoding.PEM, to.PublicFormat.SubjectPublicKeyInfo),
-                (
-                    name,
-                    key,
-                ),
-            )
+            pem = key.public_bytes(to.Encoding.PEM, to.PublicFormat.SubjectPublicKeyInfo)
+            yield pem, (name, key)
 
     @property
     def names(self) -> list[str]:

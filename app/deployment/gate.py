@@ -72,15 +72,10 @@ def serve(folder: Path, options: dict[str, str]) -> None:
     for address in addresses_in(options["status"]):
         crowd.befriend(address)
     app = gate(options["superlink"], folder, most, crowd)
-    shelves = uvicorn.Server(
-        uvicorn.Config(
-            shelf(folder / "apps", f"127.0.0.1:{shelf_port}"),
-            host="127.0.0.1",
-            port=shelf_port,
-            log_level="warning",
-        )
-    )
-    Thread(target=shelves.run, daemon=True).start()
+    apps = shelf(folder / "apps", f"127.0.0.1:{shelf_port}")
+    shelves = uvicorn.Server(uvicorn.Config(apps, log_level="warning"))
+    own = [listening("127.0.0.1", shelf_port)]
+    Thread(target=shelves.run, args=[own], daemon=True).start()
     if options["status"]:
         watch = (Path(options["status"]), crowd, app.state.gate.callers)
         Thread(target=tell, args=watch, daemon=True).start()
@@ -112,7 +107,7 @@ def listening(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        raise ConfigError(f"--host {host} --port {port}: cannot be had ({error}).") from error
+        raise ConfigError(f"port {port} of {host}: cannot be had ({error}).") from error
 
 
 def open_files() -> int:

@@ -9,15 +9,15 @@ import os
 import ssl
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-if TYPE_CHECKING:
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import serialization as to
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-    PrivateKey: TypeAlias = EllipticCurvePrivateKey | Ed25519PrivateKey
-
+PrivateKey: TypeAlias = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 DAYS = 825
 """How long a server's certificate is valid; the authority's own, ten times as long."""
 
@@ -32,8 +32,6 @@ def write_private(path: Path, content: bytes) -> None:
 
 def device_key(path: Path) -> bytes:
     """A device's key (P-384, as SuperNodes want it), made if it is not there; its public line."""
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     if not path.exists():
         write_private(path, openssh(ec.generate_private_key(ec.SECP384R1())))
     return public_line(path)
@@ -41,8 +39,6 @@ def device_key(path: Path) -> bytes:
 
 def signer_key(path: Path) -> bytes:
     """The key that signs apps (Ed25519), made if it is not there; its public line."""
-    from cryptography.hazmat.primitives.asymmetric import ed25519
-
     if not path.exists():
         write_private(path, openssh(ed25519.Ed25519PrivateKey.generate()))
     return public_line(path)
@@ -50,32 +46,22 @@ def signer_key(path: Path) -> bytes:
 
 def openssh(key: PrivateKey) -> bytes:
     """A private key as `ssh-keygen` writes it."""
-    from cryptography.hazmat.primitives import serialization as to
-
     return key.private_bytes(to.Encoding.PEM, to.PrivateFormat.OpenSSH, to.NoEncryption())
 
 
 def load(path: Path) -> Any:
     """A private key of a file."""
-    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-
-    return load_ssh_private_key(path.read_bytes(), None)
+    return to.load_ssh_private_key(path.read_bytes(), None)
 
 
 def public_line(path: Path) -> bytes:
     """The public half of a private key, as a line of OpenSSH."""
-    from cryptography.hazmat.primitives import serialization as to
-
     public = load(path).public_key()
     return bytes(public.public_bytes(to.Encoding.OpenSSH, to.PublicFormat.OpenSSH)) + b"\n"
 
 
 def authority(folder: Path) -> None:
     """An authority of one's own, `ca.key` and `ca.crt`, if there is none."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     if (folder / "ca.key").exists():
         return
     key = ec.generate_private_key(ec.SECP384R1())
@@ -97,12 +83,6 @@ def server_certificate(folder: Path, authority: Path, names: list[str]) -> None:
 
     The key is of P-256: each handshake costs a signature, which takes far longer with P-384.
     """
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives import serialization as to
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import ExtendedKeyUsageOID
-
     own, key = load(authority / "ca.key"), ec.generate_private_key(ec.SECP256R1())
     ca = x509.load_pem_x509_certificate((authority / "ca.crt").read_bytes())
     of_server = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
@@ -123,8 +103,6 @@ def server_certificate(folder: Path, authority: Path, names: list[str]) -> None:
 
 def names_of(certificate: Path) -> list[str]:
     """The names that a server's certificate is for, and none once it is soon to end."""
-    from cryptography import x509
-
     if not certificate.exists():
         return []
     found = x509.load_pem_x509_certificate(certificate.read_bytes())
@@ -136,11 +114,9 @@ def names_of(certificate: Path) -> list[str]:
 
 
 def draft(
-    subject: x509.Name, issuer: x509.Name, key: EllipticCurvePrivateKey, days: int
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
 ) -> x509.CertificateBuilder:
     """The beginning of every certificate; valid from an hour ago, since clocks differ."""
-    from cryptography import x509
-
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
@@ -155,16 +131,11 @@ def draft(
 
 def called(name: str) -> x509.Name:
     """A common name; at most 64 letters are allowed there."""
-    from cryptography import x509
-    from cryptography.x509.oid import NameOID
-
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
 
 
 def alternative(name: str) -> x509.GeneralName:
     """A host's name or its address."""
-    from cryptography import x509
-
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
@@ -173,8 +144,6 @@ def alternative(name: str) -> x509.GeneralName:
 
 def pem(certificate: x509.Certificate) -> bytes:
     """A certificate as text."""
-    from cryptography.hazmat.primitives import serialization as to
-
     return certificate.public_bytes(to.Encoding.PEM)
 
 

@@ -63,9 +63,8 @@ WRITING = threading.Lock()
 class Calls:
     """The moments at which calls of this process last succeeded: heartbeats, and the others."""
 
-    last: dict[bool, float] = field(
-        default_factory=lambda: dict.fromkeys((True, False), time.monotonic())
-    )
+    last: dict[bool, float] = field(default_factory=dict)
+    begun: float = field(default_factory=time.monotonic)
     under_way: dict[httpx.Request, float] = field(default_factory=dict)
 
     def listen(self) -> None:
@@ -88,7 +87,7 @@ class Calls:
 
     def silence(self) -> float:
         """Seconds since the later of them failed to come; a call that gets on slowly is none."""
-        now, last = time.monotonic(), dict(self.last)
+        now, last = time.monotonic(), {True: self.begun, False: self.begun, **self.last}
         for request, began in list(self.under_way.items()):
             if now - began > STANDS_STILL:
                 last[request.url.path == BEAT] = now
@@ -131,10 +130,9 @@ class Bundles:
             for folder in (get_flwr_home() / APP_DIR).glob(f"*.{name[:FAB_HASH_TRUNCATION]}"):
                 if all(checksum(folder / file) == crc for file, crc in files.items()):
                     self.files.pop(name, None)
-                elif (
-                    time.time() - max(path.stat().st_ctime for path in (folder, *folder.rglob("*")))
-                    > INSTALLS
-                ):
+                    continue
+                newest = max(path.stat().st_ctime for path in (folder, *folder.rglob("*")))
+                if time.time() - newest > INSTALLS:
                     complain(f"SuperNode: {folder.name} is not whole: it is installed anew", 1)
                     shutil.rmtree(folder)
 
@@ -153,7 +151,8 @@ def watch(
         with contextlib.suppress(OSError):  # a file that has just gone; the next look tells
             sweep()
         silent = calls.silence()
-        line = "connected" if silent < CUT_OFF / 2 else "not connected: calls fail"
+        line = "connected" if calls.last else "not connected yet"
+        line = line if silent < CUT_OFF / 2 else "not connected: calls fail"
         if line != said:
             with contextlib.suppress(CorsageError), WRITING:  # a full disk is no reason to stop
                 replace(running(), line=line).write(folder)

@@ -136,10 +136,8 @@ class Nodes:
         now = node_config, task.experiment, *facts, task.preparation
         known = self._now.get(node_config)
         if known is None or known[0] != now or not task.users:  # an introduction looks anew
-            known = self._now[node_config] = (
-                now,
-                self._simulated(node_config, facts, task.preparation),
-            )
+            known = now, self._simulated(node_config, facts, task.preparation)
+            self._now[node_config] = known
         return known[1]
 
     def _simulated(self, own: Facts, facts: Any, agreed: Preparation | None) -> Node:

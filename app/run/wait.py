@@ -26,7 +26,8 @@ wrong, 75 if a resume may do (all devices are silent, or the server's process is
 the line that says why. RUN_FOLDER is read at the server; RUN_ID is Flower's, and
 SUPERLINK the name of the connection, as `flwr run` takes it (its runs that fail leave with 1).
 """
-STATUS_PAUSE = 1.0
+STATUS_PAUSE, LONGEST_LOOK = 1.0, 30.0
+"""Seconds between two looks; at a SuperLink a twentieth of the time so far, within these."""
 FAILED_WITH = "ServerApp failed with exception: "
 
 
@@ -43,7 +44,8 @@ def wait_for_folder(folder: Path) -> Status:
 
 
 def wait_for_run(run_id: str, superlink: str) -> Status:
-    """The last status of a run of Flower's, from its SuperLink."""
+    """The last status of a run of Flower's, from its SuperLink; each look is a process."""
+    begun = time.monotonic()
     while True:
         state, details = asked(run_id, superlink)
         if state == "finished:completed":
@@ -51,7 +53,7 @@ def wait_for_run(run_id: str, superlink: str) -> Status:
         if state.startswith("finished:"):
             line = details.removeprefix(FAILED_WITH) if ":failed" in state else "was stopped."
             return Status("failed", 1, " ".join(line.split()))
-        time.sleep(STATUS_PAUSE)
+        time.sleep(min(max((time.monotonic() - begun) / 20, STATUS_PAUSE), LONGEST_LOOK))
 
 
 def asked(run_id: str, superlink: str) -> tuple[str, str]:

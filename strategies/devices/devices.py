@@ -21,7 +21,7 @@ from corsage.core.messages.replies import Replies
 from corsage.strategies.devices.exchange import Exchange, exchange
 from corsage.strategies.devices.outlying import outlying
 from corsage.strategies.devices.owners import Owners, digest
-from corsage.strategies.devices.patience import QUERY, Patience
+from corsage.strategies.devices.patience import QUERY, Pace, Patience, Pending
 from corsage.strategies.devices.pulling import Puller
 from corsage.strategies.devices.standing import Conduct, Pauses
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 FIRST_WAIT, LONGEST_WAIT = 5.0, 40.0
 """Seconds that silent nodes have to say who they are, before they are asked once more."""
+LONGEST_SILENCE = 60.0
+"""The same where a run waits to begin: half of node-timeout, and no longer than this."""
 
 
 class Devices:
@@ -50,6 +52,7 @@ class Devices:
     missing : the users of nodes that did not reply as they had to when they were last asked.
     changed : nodes to be asked anew who they are: what they sent is not what they had said, and
         their files may have grown.
+    silence : seconds after which a run that cannot begin asks a silent one again.
     """
 
     def __init__(
@@ -68,8 +71,9 @@ class Devices:
         self.patience = Patience(times, keys.quorum)
         self.conduct, self.pauses = Conduct(known, note), Pauses()
         self.number, self.resting, self.missing = 0, frozenset[str](), set[str]()
-        self.changed = set[int]()
+        self.changed, self.silence = set[int](), min(keys.node_timeout / 2, LONGEST_SILENCE)
         self._keys: dict[int, bytes] = {}
+        self._again: dict[int, tuple[float, float]] = {}  # when a silent one is, and the pause then
 
     # Who is let in.
 
@@ -95,10 +99,34 @@ class Devices:
         self, nodes: list[int], task: ConfigRecord, timeout: float
     ) -> tuple[list[Message], list[int]]:
         """The introductions of nodes, and who gave none; who was refused is not waited for."""
-        content = RecordDict({"config": task})
-        questions = [Message(content, node, QUERY, ttl=max(timeout, 1.0)) for node in nodes]
-        doubtful = self.pauses.among(nodes)
+        self._again |= dict.fromkeys(nodes, (time.monotonic() + self.silence, 2 * self.silence))
+        doubtful, questions = self.pauses.among(nodes), self._questions(nodes, task, timeout)
         return exchange(self.grid, questions, timeout, self.patience, doubtful)
+
+    def ask_again(self, nodes: Iterable[int], task: Callable[[], ConfigRecord]) -> None:
+        """Ask silent nodes once more, after growing pauses; what they say is taken as `late`.
+
+        Nobody waits for it: what is known of the nodes' pace stays as it is.
+        """
+        now = time.monotonic()
+        due = {n: pause for n in nodes for at, pause in [self._again[n]] if now >= at}
+        if not due:
+            return
+        self.note(f"asked again, as there is no answer: node {', '.join(map(str, due))}")
+        self._again |= {node: (now + pause, 2 * pause) for node, pause in due.items()}
+        self.grid.push_messages(questions := self._questions(due, task(), 0.0))
+        for one in questions:
+            self.patience.give_up(one.metadata.message_id, Pending(one, now), now, Pace())
+
+    def _questions(self, nodes: Iterable[int], task: ConfigRecord, timeout: float) -> list[Message]:
+        """A question for each; an answer that comes after the wait is a good one as well."""
+        content, ttl = RecordDict({"config": task}), max(timeout, self.keys.node_timeout, 1.0)
+        return [Message(content, node, QUERY, ttl=ttl) for node in nodes]
+
+    def let_in(self, node: int) -> None:
+        """A node has said who its users are: it need not say it twice."""
+        self.pauses.end(node)
+        self.patience.forget(node)
 
     def late(self) -> list[Message]:
         """Introductions that nobody waited for any more."""

@@ -147,6 +147,11 @@ class Patience:
         for identity in identities:
             self._given_up.pop(identity, None)
 
+    def forget(self, node: int) -> None:
+        """A node has said who it is: it need not say it twice, nor is it at work on that."""
+        to = {i: p.message.metadata for i, p in self._given_up.items() if p.node == node}
+        self.drop(i for i, metadata in to.items() if metadata.message_type == QUERY)
+
     def came_late(self, reply: Message, now: float) -> bool:
         """Take a reply to a message that was given up: it shows how slow its node is."""
         sent = self._given_up.pop(reply.metadata.reply_to_message_id, None)

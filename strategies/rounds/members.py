@@ -127,11 +127,6 @@ class Members:
         """The users that are set aside."""
         return self.devices.resting if self.devices else frozenset()
 
-    @property
-    def patience(self) -> float:
-        """Times the usual that a node is waited for; 0: as long as it takes."""
-        return self.devices.patience.times if self.devices else 0.0
-
     def rest(self) -> None:
         """Do not ask whose pause is not over."""
         if self.devices:

@@ -89,24 +89,30 @@ class Reception:
         They are sent a task without users, which has the run's settings. A node counts when it has
         answered, as those that are refused have; one that died a moment ago is still listed. If all
         are refused others may come, but in a simulation the run itself is wrong: a DataError.
+        Only while too few have answered are silent devices asked again: a question may be lost.
         """
         begun, pause, told = time.monotonic(), 0.02, False
-        deadline = begun + timeout
+        deadline, most = begun + timeout, self.devices.silence if self.devices else timeout
         while True:
             late = time.monotonic() > deadline
-            count = len(set(grid.get_node_ids()))
-            if count >= num_nodes:
-                self.refresh(grid, max(deadline - time.monotonic(), 1.0), number, task)
-                refused = [self.refused[n] for n in self._listed if n in self.refused]
-                count = len(self.roster.nodes) + sum(one.answered for one in refused)
+            listed = count = len(set(grid.get_node_ids()))
+            if listed >= num_nodes:
+                left = max(deadline - time.monotonic(), 1.0)
+                self.refresh(grid, min(left, most), number, task)
+                refused = {n: self.refused[n] for n in self._listed if n in self.refused}
+                silent = [node for node, one in refused.items() if not one.answered]
+                count = len(self.roster.nodes) + len(refused) - len(silent)
                 usable = any(guest.said.users for guest in self.roster.guests.values())
                 if count >= num_nodes and (usable or late or is_closed(grid)):
                     break
+                if self.devices is not None:
+                    self.devices.ask_again(silent, task)
             if late:
+                few = listed < num_nodes
+                came, do = ("connected", "start") if few else ("answered", "see the logs of")
                 raise NodesSilent(
-                    f"only {count} of {num_nodes} nodes connected within {timeout:g} s: "
-                    f"start the others, or set num-nodes={max(count, 1)} or a longer "
-                    "node-timeout."
+                    f"only {count} of {num_nodes} nodes {came} within {timeout:g} s: {do} the "
+                    f"others, or set num-nodes={max(count, 1)} or a longer node-timeout."
                 )
             if not told and time.monotonic() > begun + SOON:
                 told = True
@@ -138,10 +144,11 @@ class Reception:
             self.devices.see(infos.values())
         for node in sorted(roster.nodes - set(infos)):
             roster.leave(node)
-        new = sorted(n for n in infos if n not in roster.nodes and self._is_due(n, number))
-        replies = self.devices.late() if self.devices is not None else []
-        replies = [reply for reply in replies if reply.metadata.src_node_id in infos]
-        if new:
+        away = infos.keys() - roster.nodes
+        late = self.devices.late() if self.devices is not None else []
+        said = {r.metadata.src_node_id: r for r in late if r.metadata.src_node_id in away}
+        replies = [*said.values()]  # one of each, though it was asked twice
+        if new := sorted(n for n in away - said.keys() if self._is_due(n, number)):
             replies += self._ask(grid, new, task(), timeout, number)
         came = [self._admit(reply, number) for reply in replies]
         arrived = sorted((n for n in came if n is not None), key=self._listed.__getitem__)
@@ -154,9 +161,7 @@ class Reception:
 
     def _is_due(self, node: int, number: int) -> bool:
         """True if a node that is not there is to be asked; without pauses only once."""
-        if self.devices is not None:
-            return self.devices.pauses.due(node, number)
-        return node not in self.refused
+        return self.devices.pauses.due(node, number) if self.devices else node not in self.refused
 
     def _arrived(self, node: int, users: Iterable[str]) -> None:
         """A node was let in, with its users."""
@@ -204,9 +209,10 @@ class Reception:
             if shared := self.devices.twin(node, mark, introduction.users):
                 self._refuse(node, shared, number)
                 return None
-            self.devices.pauses.end(node)
+            self.devices.let_in(node)
         self.roster.enter(node, Guest(introduction, mark))
-        self.refused.pop(node, None)
+        if self.refused.pop(node, None):
+            self.roster.note(f"node {node} says who its users are now")
         return node
 
     def _refuse(self, node: int, why: str, number: int, answered: bool = True) -> None:

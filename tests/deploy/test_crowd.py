@@ -222,13 +222,10 @@ def test_nobody_says_from_where_he_comes(gate: Gate) -> None:
 
 def test_a_gate_that_starts_again_knows_where_devices_were(gate: Gate, tmp_path: Path) -> None:
     assert gate.call() == 200
-    (tmp_path / "status.json").write_text(
-        json.dumps(status(gate.crowd, gate.app.state.gate.callers))
-    )
-    assert addresses_in(str(tmp_path / "status.json")) == ["127.0.0.1"]
-    for said in ("", "[]", '{"addresses": 1}'):
+    right = json.dumps(status(gate.crowd, gate.app.state.gate.callers))
+    for said in (right, "", "[]", '{"addresses": 1}'):
         (tmp_path / "status.json").write_text(said)
-        assert addresses_in(str(tmp_path / "status.json")) == []
+        assert addresses_in(str(tmp_path / "status.json")) == ["127.0.0.1"] * (said is right)
 
 
 def test_another_certificate_is_shown_without_a_new_start(gate: Gate) -> None:

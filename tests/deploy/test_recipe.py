@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import stat
 import subprocess
 from pathlib import Path
@@ -21,6 +22,7 @@ from corsage.app.deployment import register
 from corsage.app.deployment.keys import signer_key
 from corsage.app.deployment.shelf import trusted
 from corsage.core.errors import NodeError
+from tests.support.fleet import free_ports
 from tests.support.recipe import DEPLOY, THIRTY, deploy
 
 
@@ -182,9 +184,15 @@ def test_a_gate_with_a_wrong_port_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert deploy(tmp_path) == 0
+    (free,) = free_ports(1)
+    gate = ["gate", str(tmp_path / "site" / "server"), "--port", str(free)]
     for option in ("port", "shelf-port", "megabytes"):
-        assert run(["gate", str(tmp_path / "site" / "server"), f"--{option}", "abc"], "") == 2
+        assert run([*gate, f"--{option}", "abc"], "") == 2
         assert len(capsys.readouterr().err.splitlines()) == 1
+    with socket.create_server(("127.0.0.1", 0)) as other:  # without its shelf no run could start
+        port = other.getsockname()[1]
+        assert run([*gate, "--shelf-port", str(port)], "") == 2
+    assert f"port {port} of 127.0.0.1: cannot be had" in capsys.readouterr().err
 
 
 def test_registering_makes_the_list_that_of_the_folder(

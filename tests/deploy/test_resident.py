@@ -22,6 +22,7 @@ from flwr.app import Message
 
 from corsage.app import client_app
 from corsage.app.client_app import Desk
+from corsage.app.nodes.deployed import RESIDENT
 from corsage.app.nodes.resident import door, talk
 from corsage.app.nodes.resident.lair import Lair, Owner, code, private_place
 from corsage.app.nodes.resident.talk import CLIENT, WORKER, Stranger, meet, take_question
@@ -62,7 +63,7 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
 def workers() -> set[int]:
     """The workers that this process has started."""
     running = commands().items()
-    return {pid for pid, (own, text) in running if own == os.getpid() and door.MODULE in text}
+    return {pid for pid, (own, text) in running if own == os.getpid() and RESIDENT in text}
 
 
 def until(done: Callable[[], object]) -> None:
@@ -175,6 +176,9 @@ def test_who_says_nothing_is_not_waited_for_without_end(target: Target, owner: O
             door.call(place, b"secret", 0.1)
     with near, talk.line_of(far, 0.1) as line, pytest.raises(BlockingIOError):
         meet(line, b"secret", WORKER, CLIENT)
+    near, far = socket.socketpair()  # a question that is longer than what the system holds of it
+    with far, talk.line_of(near, 0.1) as line, pytest.raises(BlockingIOError):
+        line.send_bytes(bytes(1 << 24))
 
 
 def test_one_that_hangs_without_work_is_replaced(

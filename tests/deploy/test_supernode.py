@@ -76,8 +76,13 @@ def test_who_is_cut_off_ends_if_the_server_is_there(
     lines: list[str] = []
     monkeypatch.setattr(supernode, "leave", leave)
     monkeypatch.setattr(supernode, "LOOK_SECONDS", 0.01)
-    calls = Calls()
-    calls.last[True] -= supernode.CUT_OFF + 1
+    now = time.monotonic()
+    for calls, line in ((Calls(), "not connected yet"), (Calls({False: now}), "connected")):
+        looks = iter([0])
+        with pytest.raises(StopIteration):
+            watch(calls, there, tmp_path, lambda looks=looks: next(looks))
+        assert json.loads((tmp_path / "status.json").read_text())["line"] == line
+    calls = Calls({True: now - supernode.CUT_OFF - 1, False: now})
     with pytest.raises(Left, match="cut off: no call has succeeded for 91 s"):
         watch(calls, there, tmp_path)
     assert lines == ["not connected: calls fail"] * 3

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from flwr.app import Context, Message
 from flwr.supercore import log
 
-from corsage.app.nodes.deployed import worker_seconds
+from corsage.app.nodes.deployed import RESIDENT, worker_seconds
 from corsage.app.nodes.resident.lair import Lair, Owner, code, private_place
 from corsage.app.nodes.resident.talk import (
     CLIENT,
@@ -34,7 +34,6 @@ from corsage.core.messages.limits import limits_of
 
 GRACE = 15.0
 """Seconds by which a worker may be later than the device's limit, before it is given up."""
-MODULE = "corsage.app.nodes.resident.process"
 TROUBLE = (OSError, EOFError, ValueError, TypeError, LookupError, ImportError)
 """What can be wrong with a worker, or with the way to it."""
 
@@ -150,7 +149,7 @@ def start(lair: Lair, seconds: float) -> bytes:
             "seconds": seconds,
         }
         worker = subprocess.Popen(
-            [sys.executable, "-P", "-m", MODULE],
+            [sys.executable, "-P", "-m", RESIDENT],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             stdin=subprocess.PIPE,
             pass_fds=[listener.fileno()],

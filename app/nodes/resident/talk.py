@@ -39,10 +39,11 @@ class Stranger(OSError):
 
 
 def line_of(way: socket.socket, silence: float = SILENCE) -> Connection:
-    """A line over a socket, of which reading fails after so many seconds of silence."""
+    """A line over a socket; who neither speaks nor listens for so many seconds ends it."""
     way.setblocking(True)
-    parts = divmod(int(1e6 * silence), 1_000_000)
-    way.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", *parts))
+    parts = struct.pack("@ll", *divmod(int(1e6 * silence), 1_000_000))
+    for what in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        way.setsockopt(socket.SOL_SOCKET, what, parts)
     return Connection(way.detach())
 
 

@@ -121,15 +121,11 @@ def at_the_door(roster: Roster | None = None) -> Reception:
     return Reception(roster or Roster(note=lambda text: None), Agreed(Config.parse()))
 
 
-def test_too_few_nodes_is_an_error_that_says_what_to_do() -> None:
-    with pytest.raises(NodeError, match=r"only 2 of 3 nodes connected within 0\.2 s.*num-nodes=2"):
-        at_the_door().wait(fleet(["a"], ["b"]), 3, 0.2)
-
-
-def test_that_nodes_are_waited_for_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_few_nodes_are_waited_for_and_then_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both say what is missing, once; the error what to do, too."""
     monkeypatch.setattr(reception, "SOON", 0.0)
     notes: list[str] = []
-    with pytest.raises(NodeError):
+    with pytest.raises(NodeError, match=r"only 2 of 3 nodes connected within 0\.2 s.*num-nodes=2"):
         at_the_door(Roster(note=notes.append)).wait(fleet(["a"], ["b"]), 3, 0.2)
     assert notes == ["2 of 3 nodes are there (num-nodes=3): waiting for more, up to 0.2 s"]
 

@@ -82,7 +82,10 @@ if POINT:
 if SLEEP:
     whole, longest = time.sleep, float(SLEEP)
     time.sleep = lambda seconds: whole(min(seconds, longest))
-if BEAT:
+if BEAT and any(word.endswith("/flower-supernode") for word in sys.orig_argv):
     from flwr.common import constant
 
-    constant.HEARTBEAT_DEFAULT_INTERVAL = int(BEAT)
+    usual, constant.HEARTBEAT_DEFAULT_INTERVAL = constant.HEARTBEAT_DEFAULT_INTERVAL, int(BEAT)
+    from flwr.supercore.corestate import in_memory_corestate
+
+    in_memory_corestate.HEARTBEAT_DEFAULT_INTERVAL = usual  # to start a message's process
