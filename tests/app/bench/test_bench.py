@@ -19,6 +19,7 @@ import pytest
 import corsage
 from corsage.app.bench import mine, protocol, sets
 from corsage.app.bench.audit import best_round
+from corsage.app.bench.estimate import estimate, measured
 from corsage.app.bench.jobs import OTHERS_SAMPLES, perform
 from corsage.app.bench.journal import BenchFolder, read_lines
 from corsage.app.bench.protocol import best, chosen, drawn, finals, trial
@@ -258,6 +259,28 @@ def test_a_row_whose_users_are_not_all_there_is_no_result(tmp_path: Path) -> Non
     line = perform(asdict(trial("own", {**keys, "fraction-train": 1}, "local", 0)), "")
     assert line["failed"] == "local: 1 of 6 users' models diverged"
     assert not line["rows"] and not line["data"]
+
+
+def test_the_estimate_has_all_that_will_run_and_why_the_rest_will_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a set of numbers FedAvg has no row of class frequencies, and FedProto none at all."""
+
+    def play(jobs: Iterable[Job], at_once: int, told: Callable[[Ended], None]) -> None:
+        for job in jobs:
+            answer = json.loads(json.dumps(measured(*job.arguments)))
+            told(Ended(job, 0, 0.0, 0.1, answer))
+
+    monkeypatch.setattr("corsage.app.bench.estimate.play", play)
+    own = {"dataset": "npz", "data-file": str(written(tmp_path)), "labels": "numbers"}
+    own |= {"user-column": "user", "label-column": "y", "num-rounds": 2, "hidden": "8"}
+    estimate({"protocol": {"trials": 3, "seeds": 2}, "sets": {"own": own}, "mine": "",
+              "pairs": [["fedavg", "own"], ["fedproto", "own"]]}, 1)  # fmt: skip
+    said = capsys.readouterr()
+    rows = len(sets.rows_of("fedavg"))
+    assert f" {3 + 2 * rows + 3} runs" in said.out
+    (why,) = (line for line in said.err.splitlines() if "@own" in line)
+    assert why.endswith("of classes; labels are numbers here, so take another method.")
 
 
 MINE = '''"""FedAvg by another name."""
