@@ -95,6 +95,7 @@ class FedPAC(Strategy[FedPACKeys, FedPACState]):
     """The server of FedPAC: it holds theta, c_k and all phi_i."""
 
     name = "fedpac"
+    own_loss = True
     tuned = ("own",)
     by_user = ("head", "means", "deviation", "weighted", "weights")
 

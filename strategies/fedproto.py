@@ -69,6 +69,7 @@ class FedProto(Strategy[FedProtoKeys, FedProtoState]):
     """The server of FedProto: it holds the prototypes, and no model."""
 
     name = "fedproto"
+    own_loss = True
     tuned = ("own",)
     by_user = ("weighted", "weights")
     unprotected = "a class's prototype is of the users that have the class, none of them far out"
