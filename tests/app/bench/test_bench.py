@@ -332,7 +332,7 @@ def test_a_method_of_ones_own_has_its_row(
         (["--only", "mixed-model@digits-s2", "--quick"], "mixed-model is not for digits-s2"),
         (["--show", "x", "--quick"], "takes a place, and nothing else"),
         (["--resume", "data-dir=."], "adds to it"),
-        (["lr=1"], "of keys it takes"),
+        (["stop-after=1"], "of keys it takes"),
         (["--resume"], "there is no bench"),
     ],
 )  # fmt: skip
