@@ -41,8 +41,10 @@ def main() -> int:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=listen, args=(waiting,), daemon=True).start()
+    gc.disable()  # looks for garbage are a sixth of what loading takes
     part("app.simulation", "a job")  # with torch, once
     gc.freeze()  # else each look for garbage goes through all modules
+    gc.enable()
     begun = LOADED
     while True:
         try:

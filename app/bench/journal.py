@@ -88,6 +88,10 @@ class BenchFolder:
         """Refuse to go on with other versions: lines of both would stand in one table."""
         was = self.plan.get("versions", now)
         others = [f"{k} {was.get(k)}, now {v}" for k, v in now.items() if was.get(k) != v]
+        if others and now.get("mine", "") != was.get("mine", ""):
+            raise CheckpointError(
+                f"{self.folder}: {self.mine} was changed since; --mine {self.mine} runs it anew."
+            )
         if others:
             raise CheckpointError(
                 f"{self.folder}: begun with {'; '.join(others)}. Go on with what it was begun "
@@ -140,6 +144,20 @@ class BenchFolder:
                 f"{place}: its data are not those with which {self.folder} was begun: put these "
                 "back, or begin another bench."
             )
+
+    def adopt(self, method: str, mine: str, versions: Json) -> None:
+        """Let the bench have a method of one's own; what it has of an earlier text of it goes."""
+        if self.mine not in ("", mine):
+            raise ConfigError(f"--mine {mine}: this bench has {self.mine}; begin another for it.")
+        before, self.plan = self.plan, {**self.plan, "mine": mine, "versions": versions}
+        if versions == before["versions"]:
+            return
+        with self:
+            lines = self._raw().splitlines(keepends=True)
+            kept = [text for text in lines if json.loads(text)["line"]["method"] != method]
+            guarded(write_atomically, self.folder / JOURNAL, b"".join(kept), durable=True)
+            self._read()
+            guarded(write_atomically, self.folder / PLAN, json.dumps(self.plan, indent=2))
 
     def include(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Let the bench have further methods on its sets."""

@@ -20,7 +20,7 @@ import corsage
 from corsage.app.bench import mine, protocol, sets
 from corsage.app.bench.audit import best_round
 from corsage.app.bench.estimate import estimate, measured
-from corsage.app.bench.jobs import OTHERS_SAMPLES, perform
+from corsage.app.bench.jobs import OTHERS_SAMPLES, perform, versions
 from corsage.app.bench.journal import BenchFolder, read_lines
 from corsage.app.bench.protocol import best, chosen, drawn, finals, trial
 from corsage.app.bench.rows import Entry, Results
@@ -297,7 +297,11 @@ class MineClient(FedAvgClient):
 
 
 def test_a_method_of_ones_own_has_its_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    tmp_path: Path,
+    here: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """As good as what it is; a file with a name of Corsage's is refused, and not left unread."""
     request.addfinalizer(lambda: ALGORITHMS.pop("mine", None))  # type: ignore[arg-type]
@@ -315,8 +319,26 @@ def test_a_method_of_ones_own_has_its_row(
     keys = {**sets.COMMON_KEYS, **small()["moons"]}
     own, other = (perform(asdict(trial("moons", keys, n, 0)), file) for n in ("mine", "fedavg"))
     assert own["rows"]["mine"]["per_user"] == other["rows"]["fedavg"]["per_user"]
+
+    # A bench that is done takes it, and does nothing else again; once it is changed, it anew.
+    quick(monkeypatch, {"moons": small()["moons"]})
+    runs = tmp_path / "runs"
+    assert run(["bench", "--quick", "--only", "local,constant", f"run-dir={runs}"]) == 0
+    folder, before = the_folder(runs), [*here]
+    results = folder / "results.jsonl"
+    lines = results.read_bytes().splitlines()
+    assert run(["bench", "--resume", str(folder), "--mine", file]) == 0
+    assert {name.partition("@")[0] for name in here[len(before) :]} == {"mine"}
+    assert {*lines} < {*results.read_bytes().splitlines()}
     (tmp_path / "clients" / "mine.py").write_text(CLIENT + "# another one")
     assert mine.mark_of(file)["mine"] != own["versions"]["mine"]
+    versions.cache_clear()
+    count = len(here)
+    assert run(["bench", "--resume", str(folder)]) != 0
+    assert f"--mine {file} runs it anew" in capsys.readouterr().err
+    assert run(["bench", "--resume", str(folder), "--mine", file, "--only", "mine@moons"]) == 0
+    assert sorted(here[count:]) == sorted(here[len(before) : count])
+    assert mine.mark_of(file)["mine"].encode() in results.read_bytes()
 
 
 @pytest.mark.parametrize(
