@@ -26,12 +26,7 @@ from corsage.core.keys import Keys, key
 from corsage.core.messages.encoding import encode
 from corsage.core.messages.replies import Replies
 from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.prototypes import (
-    averaged,
-    found_aside,
-    no_prototypes,
-    set_aside,
-)
+from corsage.strategies.rounds.prototypes import averaged, found_aside, no_prototypes, set_aside
 from corsage.strategies.rounds.results import Finding
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 
 from corsage.app.bench.jobs import versions
 from corsage.app.bench.journal import BenchFolder, newest, read_lines
-from corsage.app.bench.protocol import Json, Protocol, cell
+from corsage.app.bench.protocol import Json, Protocol, name_of
 from corsage.app.bench.rows import Results
 from corsage.app.bench.running import Bench, available
 from corsage.app.bench.sets import QUICK_SETS, SETS, chosen, methods
@@ -215,7 +215,7 @@ def verify(words: list[str]) -> None:
     folder = BenchFolder.there(source) if source.is_dir() else None
     mine, sets = (folder.mine, folder.plan["sets"]) if folder else ("", {})
     mine_of(mine)
-    lines = {named(line): line for line in read_lines(source)[0]}
+    lines = {name_of(line): line for line in read_lines(source)[0]}
     if wanted.isdigit():
         picked = some_of(generator(0, "verify"), len(lines), min(int(wanted), len(lines)))
         some = {[*lines][place]: [*lines.values()][place] for place in picked}
@@ -241,11 +241,6 @@ def placed(line: Mapping[str, Any], where: Mapping[str, Any]) -> Mapping[str, An
     if gone:
         raise DataError(gone[line["place"]])
     return data_places(found[line["place"]])
-
-
-def named(line: Mapping[str, Any]) -> str:
-    """The cell of a line."""
-    return cell(line["method"], line["place"], line["trial"], line["seed"])
 
 
 def matches(name: str, line: Mapping[str, Any], wanted: str) -> bool:

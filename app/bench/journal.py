@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corsage.app.bench.protocol import Json, Protocol, Work, cell, digest
+from corsage.app.bench.protocol import Json, Protocol, Work, cell, digest, name_of
 from corsage.app.run.status import RunLock, new_folder
 from corsage.core.errors import CheckpointError, ConfigError, OtherData
 from corsage.core.files import guarded, write_atomically
@@ -88,15 +88,11 @@ class BenchFolder:
         """Refuse to go on with other versions: lines of both would stand in one table."""
         was = self.plan.get("versions", now)
         others = [f"{k} {was.get(k)}, now {v}" for k, v in now.items() if was.get(k) != v]
-        if others and now.get("mine", "") != was.get("mine", ""):
-            raise CheckpointError(
-                f"{self.folder}: {self.mine} was changed since; --mine {self.mine} runs it anew."
-            )
+        why = f"begun with {'; '.join(others)}. Go on with what it was begun with, or begin another"
+        if now.get("mine") != was.get("mine", now.get("mine")):
+            why = f"{self.mine} was changed since; --mine {self.mine} runs it anew"
         if others:
-            raise CheckpointError(
-                f"{self.folder}: begun with {'; '.join(others)}. Go on with what it was begun "
-                "with, or begin another one."
-            )
+            raise CheckpointError(f"{self.folder}: {why}.")
 
     def _raw(self) -> bytes:
         path = self.folder / JOURNAL
@@ -118,7 +114,7 @@ class BenchFolder:
         line = entry["line"]
         if entry["mark"] != digest(line):
             raise ValueError("damaged")
-        name = cell(line["method"], line["place"], line["trial"], line["seed"])
+        name = name_of(line)
         self.lines[name], self.costs[name] = line, float(entry["cpu"])
 
     def add(self, line: Json, cpu: float) -> None:

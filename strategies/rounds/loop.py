@@ -223,9 +223,8 @@ def not_computed(part: str, error: BaseException) -> RoundFailed:
 def is_over(strategy: Strategy[Any, Any], rounds: int) -> bool:
     """True if all rounds are done, none is left to do, or none brings more (`stop-after`)."""
     done, after = strategy.progress.round, strategy.config.run.stop_after
-    if not done or done >= rounds:
-        return done >= rounds
-    return strategy.finished() or bool(after and attached("stopping").is_due(strategy))
+    ends = done and (strategy.finished() or (after and attached("stopping").is_due(strategy)))
+    return done >= rounds or bool(ends)
 
 
 def concluded(strategy: Strategy[Any, Any], evaluation: Replies | None) -> list[Summary]:

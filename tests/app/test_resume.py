@@ -93,10 +93,7 @@ def test_traffic_and_drops_are_the_same_after_a_resume(whole: Path, copy: Path) 
 
 @pytest.mark.parametrize("damage", [lambda raw: raw[:-3], lambda raw: b"", lambda raw: b"\0" * 99])
 def test_the_newest_sane_checkpoint_is_used_and_the_skipped_are_named(
-    whole: Path,
-    copy: Path,
-    capsys: pytest.CaptureFixture[str],
-    damage: Callable[[bytes], bytes],
+    whole: Path, copy: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[bytes], bytes]
 ) -> None:
     for number in (5, 6):
         path = copy / "fedavg" / f"checkpoint-{number:06}"
