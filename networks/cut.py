@@ -93,7 +93,7 @@ class Sides:
         module = self.module.get_submodule(str(node.target)) if node.op == "call_module" else None
         used = any(id(tensor) in self.ids for tensor in self._tensors(node))
         draws = module is not None and self._draws(module)
-        if draws and not used and not self.late:
+        if module is not None and draws and not (used or self.late):
             kind, remedy = type(module).__name__, "; set batch-norm=frozen"
             self.moved = f"{kind} ({node.target}) in front of it changes in training" + (
                 remedy if batch_norm.layers(module) else ", where it is of several modules"
