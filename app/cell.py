@@ -22,14 +22,7 @@ from typing import Any, TextIO
 from corsage.app.output.usage import exit_code
 from corsage.core.clock import COMMAND_START, LOADED
 from corsage.core.configuration.config import Config
-from corsage.core.errors import (
-    FOR_ALL,
-    UNUSABLE,
-    CorsageError,
-    NodeError,
-    OtherData,
-    StorageError,
-)
+from corsage.core.errors import FOR_ALL, UNUSABLE, CorsageError, NodeError, OtherData, StorageError
 from corsage.core.registry import part
 
 LEFT_ALONE, INTERRUPTED = 3, 130
@@ -41,8 +34,10 @@ def main() -> int:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=listen, args=(waiting,), daemon=True).start()
+    gc.disable()  # looks for garbage are a sixth of what loading takes
     part("app.simulation", "a job")  # with torch, once
     gc.freeze()  # else each look for garbage goes through all modules
+    gc.enable()
     begun = LOADED
     while True:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -59,9 +60,19 @@ class FedDBEClient(Client[FedDBEKeys]):
         own = replace(data, losses=[one.loss for one in steps], into_head=into, objective=None)
         trained = self.sgd(w, own, orders=orders)
         biases = np.stack([one.moved().cpu().numpy() for one in steps])
-        means = np.stack([one.mean.cpu().numpy() for one in steps])
-        first = {} if consensus is not None else {"mean": means}
+        first = {} if consensus is not None else {"mean": self.means(w, steps, data)}
         return Sent(mean={"model": trained, **first}, keep={"bias": biases})
+
+    def means(self, w: Floats32, steps: Sequence[Steps], data: Examples) -> Floats32:
+        """m_i; of who took no step, as its share of the work is less, that of f(x) under w."""
+        found = [one.mean for one in steps]
+        if not all(one.taken for one in steps):
+            features = self.features(np.broadcast_to(w, (len(steps), len(w))), data)
+            each = torch.split(features, data.sizes.tolist())
+            found = [
+                one.mean if one.taken else own.mean(0) for one, own in zip(steps, each, strict=True)
+            ]
+        return np.stack([mean.cpu().numpy() for mean in found])
 
     def models(self, got: Got) -> Models:
         """The common model with z_i between its body and its head."""

@@ -160,6 +160,7 @@ ATTACHED: dict[str, str] = {
     "server step": "strategies.rounds.server_step",
     "side by side": "app.studies.side_by_side",
     "sizes": "strategies.rounds.sizes",
+    "stopping": "strategies.rounds.stopping",
     "studies": "app.studies.performing",
     "summed tables": "datasets.columns.summed",
     "tables": "core.tables",

@@ -33,12 +33,12 @@ class Cut:
     Parameters
     ----------
     front, back : `back(front(x))` is the module's output.
-    mixed : whether the back uses other trained parameters than those that it was cut for.
+    mixed : why the back uses other trained parameters than those that it was cut for, if it does.
     """
 
     front: nn.Module
     back: nn.Module
-    mixed: bool
+    mixed: str
 
 
 def cut(
@@ -78,11 +78,13 @@ class Sides:
         self.others = others
         self.late: set[fx.Node] = set()
         self.free: set[fx.Node] = set()
+        self.moved = ""  # the first layer that moves in training, and is late for no other reason
         for node in graph.nodes:
             self._place(node)
         self.crossing, before = self._last_cut()
         behind = [node for node in graph.nodes if node not in before]
-        self.mixed = any(id(t) in self.others for node in behind for t in self._tensors(node))
+        mixed = any(id(t) in self.others for node in behind for t in self._tensors(node))
+        self.mixed = (self.moved or "what is shared comes after it") if mixed else ""
 
     def _place(self, node: fx.Node) -> None:
         inputs = node.all_input_nodes
@@ -91,6 +93,11 @@ class Sides:
         module = self.module.get_submodule(str(node.target)) if node.op == "call_module" else None
         used = any(id(tensor) in self.ids for tensor in self._tensors(node))
         draws = module is not None and self._draws(module)
+        if module is not None and draws and not (used or self.late):
+            kind, remedy = type(module).__name__, "; set batch-norm=frozen"
+            self.moved = f"{kind} ({node.target}) in front of it changes in training" + (
+                remedy if batch_norm.layers(module) else ", where it is of several modules"
+            )
         if node.op == "output" or draws or used or any(n in self.late for n in inputs):
             self.late.add(node)
         elif node.op == "get_attr" or (inputs and all(n in self.free for n in inputs)):

@@ -99,7 +99,7 @@ class Network:
             own, others = self.vector.tensors(self.head), self.vector.tensors(self.body)
             try:
                 self.split = cuts.cut(self.module, own, example, self.still, others)
-                uncut = f"{self.said}: what is shared comes after it" * self.split.mixed
+                uncut = f"{self.said}: {self.split.mixed}" if self.split.mixed else ""
                 self.head_module = self.split.back
             except cuts.Uncut as why:
                 uncut = f"{self.said}: {why}"

@@ -112,7 +112,8 @@ def owners(names: Names, words: Words, still: frozenset[str], head: str | None) 
     more = names.taken("personal", words.also) - still if words.also else frozenset[str]()
     if more <= found.personal:
         return found
-    return Owners(found.personal | more, still, f"{found.said} and {words.also}", None)
+    said = f"{found.said} and {words.also} (batch-norm=personal)"
+    return Owners(found.personal | more, still, said, None)
 
 
 def as_said(names: Names, words: Words, still: frozenset[str], head: str | None) -> Owners:

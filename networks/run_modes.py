@@ -100,10 +100,7 @@ def in_mode(module: nn.Module, mode: bool, still: Sequence[nn.Module] = ()) -> I
 
 
 def moving_buffers(
-    names: Names,
-    still: Sequence[nn.Module],
-    example: Tensor,
-    frozen: frozenset[str] = frozenset(),
+    names: Names, still: Sequence[nn.Module], example: Tensor, frozen: frozenset[str] = frozenset()
 ) -> tuple[frozenset[str], frozenset[str]]:
     """The buffers that a training pass changes, and those in whose place it puts others.
 

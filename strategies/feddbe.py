@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corsage.core.arrays import Arrays, Floats32
-from corsage.core.errors import ConfigError, ModelError
+from corsage.core.errors import ConfigError
 from corsage.core.keys import Keys, key
 from corsage.core.messages.replies import Replies
 from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.prototypes import check_features
 from corsage.strategies.rounds.state import ModelState
 
 if TYPE_CHECKING:
@@ -76,9 +77,7 @@ class FedDBE(Strategy[FedDBEKeys, FedDBEState]):
 
     def initial(self, network: Network) -> FedDBEState:
         """The first model, which must have features."""
-        if network.body.stop == 0 or not network.split_exact:
-            why = network.why or "the model is a head and nothing else; take model=mlp"
-            raise ModelError(f"feddbe: it shifts a body's features: {why}.")
+        check_features(self, network, "it shifts a body's features")
         return FedDBEState(network.initial, np.zeros(network.width, np.float32))
 
     def shared(self) -> Arrays:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from corsage.core.errors import ModelError
 from corsage.core.keys import Keys, key
 from corsage.strategies.rounds.base import GlobalModel
+from corsage.strategies.rounds.prototypes import check_classes
 from corsage.strategies.rounds.state import ModelState
 
 if TYPE_CHECKING:
@@ -40,11 +41,11 @@ class FedLC(GlobalModel[FedLCKeys, ModelState]):
     """The server of FedLC is that of FedAvg."""
 
     name = "fedlc"
+    own_loss = True
 
     def initial(self, network: Network) -> ModelState:
         """The first global model, whose outputs must be logits of classes."""
-        if self.job.loss != "cross-entropy":
-            raise ModelError("fedlc: it calibrates the logits of classes; take loss=cross-entropy.")
+        check_classes(self, "it calibrates the logits of classes")
         if not network.split_exact:
             raise ModelError(
                 f"fedlc: its loss needs a model with a body and a head: {network.why}."

@@ -37,12 +37,7 @@ from corsage.core.messages.replies import Replies
 from corsage.core.registry import attachment
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.means.user_rows import enter, places
-from corsage.strategies.rounds.prototypes import (
-    averaged,
-    found_aside,
-    no_prototypes,
-    set_aside,
-)
+from corsage.strategies.rounds.prototypes import averaged, found_aside, no_prototypes, set_aside
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.state import BodyState
 from corsage.strategies.rounds.turns import Parcel
@@ -95,6 +90,7 @@ class FedPAC(Strategy[FedPACKeys, FedPACState]):
     """The server of FedPAC: it holds theta, c_k and all phi_i."""
 
     name = "fedpac"
+    own_loss = True
     tuned = ("own",)
     by_user = ("head", "means", "deviation", "weighted", "weights")
 

@@ -26,12 +26,7 @@ from corsage.core.keys import Keys, key
 from corsage.core.messages.encoding import encode
 from corsage.core.messages.replies import Replies
 from corsage.strategies.rounds.base import Strategy
-from corsage.strategies.rounds.prototypes import (
-    averaged,
-    found_aside,
-    no_prototypes,
-    set_aside,
-)
+from corsage.strategies.rounds.prototypes import averaged, found_aside, no_prototypes, set_aside
 from corsage.strategies.rounds.results import Finding
 
 if TYPE_CHECKING:
@@ -69,6 +64,7 @@ class FedProto(Strategy[FedProtoKeys, FedProtoState]):
     """The server of FedProto: it holds the prototypes, and no model."""
 
     name = "fedproto"
+    own_loss = True
     tuned = ("own",)
     by_user = ("weighted", "weights")
     unprotected = "a class's prototype is of the users that have the class, none of them far out"

@@ -37,6 +37,7 @@ class FedRoD(Strategy[FedRoDKeys, ModelState]):
     """The server of FedRoD: it holds the generic model (theta, psi), and knows no phi_m."""
 
     name = "fedrod"
+    own_loss = True
 
     @classmethod
     def epochs(cls, train: TrainKeys, keys: FedRoDKeys) -> float:

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corsage.core.arrays import Floats32
-from corsage.core.configuration.train_keys import LOSS
 from corsage.core.keys import Keys, key
 from corsage.core.seeding import generator
 from corsage.strategies.rounds.base import Strategy
@@ -63,13 +62,13 @@ class GPFL(Strategy[GPFLKeys, GPFLState]):
     """The server of GPFL: it holds the body, the points and the valve."""
 
     name = "gpfl"
+    own_loss = True
     tuned = ("own",)
 
     def unused(self, name: str) -> str:
-        """It has a loss of its own, and trains what is no part of the model."""
-        if name == "mixed-precision":
-            return "its points and valve are trained in single precision"
-        return "it has a loss of its own" if name.replace("-", "_") in LOSS else ""
+        """It trains what is no part of the model."""
+        precise = "its points and valve are trained in single precision"
+        return precise if name == "mixed-precision" else super().unused(name)
 
     def initial(self, network: Network) -> GPFLState:
         """f^0; points and valve as torch draws embeddings and linear layers."""

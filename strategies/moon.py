@@ -18,9 +18,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from corsage.core.errors import ModelError
 from corsage.core.keys import Keys, key
 from corsage.strategies.rounds.base import GlobalModel
+from corsage.strategies.rounds.prototypes import check_features
 from corsage.strategies.rounds.state import ModelState
 
 if TYPE_CHECKING:
@@ -48,7 +48,5 @@ class MOON(GlobalModel[MOONKeys, ModelState]):
 
     def initial(self, network: Network) -> ModelState:
         """The first global model, which must have features to contrast."""
-        if network.body.stop == 0 or not network.split_exact:
-            why = network.why or "the model is a head and nothing else; take model=mlp"
-            raise ModelError(f"moon: it contrasts a body's features: {why}.")
+        check_features(self, network, "it contrasts a body's features")
         return super().initial(network)

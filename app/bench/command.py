@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from corsage.app.bench.jobs import versions
-from corsage.app.bench.journal import BenchFolder, name_of, newest, read_lines
-from corsage.app.bench.protocol import Json, Protocol
+from corsage.app.bench.journal import BenchFolder, newest, read_lines
+from corsage.app.bench.protocol import Json, Protocol, name_of
 from corsage.app.bench.rows import Results
 from corsage.app.bench.running import Bench, available
 from corsage.app.bench.sets import QUICK_SETS, SETS, chosen, methods
@@ -23,7 +23,7 @@ from corsage.core.seeding import generator, some_of
 BENCH = """\
 usage: corsage bench [--plan] [--quick] [--only METHOD@SET,...] [--mine FILE]
                      [data-dir=DIR] [run-dir=DIR] [study-workers=N]
-       corsage bench --resume [FOLDER] [--only METHOD@SET,...]
+       corsage bench --resume [FOLDER] [--only METHOD@SET,...] [--mine FILE]
        corsage bench --show FOLDER | FILE.jsonl[.xz]
 
   Tunes every method on every data set alike (8 trials, judged on validation data), trains the best
@@ -33,8 +33,8 @@ usage: corsage bench [--plan] [--quick] [--only METHOD@SET,...] [--mine FILE]
   --quick        small sets that come with Corsage, 3 trials and 2 seeds: some minutes
   --only WORDS   METHOD@SET, METHOD or @SET, several with commas: FedRep@watch,@school
   --mine FILE    a method of your own, strategies/NAME.py with clients/NAME.py beside it
-  --resume       go on with the newest bench in run-dir, or with the one in FOLDER; with --only
-                 these methods are added to it
+  --resume       go on with the newest bench in run-dir, or with the one in FOLDER; what --only or
+                 --mine names is added to it
   --show PLACE   the tables of what is done, of a folder or of its results.jsonl
   data-dir=DIR   where publishers' files are; a set whose file is not there is left out
   study-workers=N  runs at the same time; by itself as many as there are cores
@@ -65,15 +65,11 @@ def bench(words: list[str]) -> None:
         return
     parent = Path(str(keys.get("run-dir", "runs"))).expanduser()
     if "--resume" in options:
-        if {*options} - {"--resume", "--only"} or data_places(keys):
-            raise ConfigError("bench: --resume goes on with what was begun, or --only adds to it.")
+        if {*options} - {"--resume", "--only", "--mine"} or data_places(keys):
+            what = "--only or --mine adds to it"
+            raise ConfigError(f"bench: --resume goes on with what was begun, or {what}.")
         place = Path(options["--resume"]).expanduser() if options["--resume"] else newest(parent)
-        folder = BenchFolder.there(place)
-        mine_of(folder.mine)
-        folder.check_versions(versions(folder.mine))
-        if "--only" in options:
-            folder.include(chosen(options["--only"].split(","), folder.plan["sets"], methods()))
-        perform(folder, int(keys.get("study-workers", 0)))
+        perform(resumed(place, options), int(keys.get("study-workers", 0)))
         return
     plan = planned(options, data_places(keys))
     if "--plan" in options:
@@ -82,6 +78,19 @@ def bench(words: list[str]) -> None:
         estimate(plan, int(keys.get("study-workers", 0)))
         return
     perform(BenchFolder.begin(parent, plan), int(keys.get("study-workers", 0)))
+
+
+def resumed(place: Path, options: Mapping[str, str]) -> BenchFolder:
+    """An earlier bench, with what is added to it."""
+    folder = BenchFolder.there(place)
+    file = file_of(options)
+    own = mine_of(file or folder.mine)
+    folder.check_versions(versions("" if file else folder.mine))
+    if file:
+        folder.adopt(own, file, versions(file))
+    if words := options.get("--only", own if file else ""):
+        folder.include(chosen(words.split(","), folder.plan["sets"], methods()))
+    return folder
 
 
 def show(place: Path) -> None:
@@ -123,6 +132,11 @@ def split(words: list[str]) -> tuple[dict[str, str], Mapping[str, Any]]:
     return options, read_words(plain)
 
 
+def file_of(options: Mapping[str, str]) -> str:
+    """The file of a method of one's own, from wherever the bench is gone on with."""
+    return str(Path(options["--mine"]).expanduser().resolve()) if "--mine" in options else ""
+
+
 def mine_of(file: str) -> str:
     """The name of a method of one's own."""
     from corsage.app.bench.mine import registered
@@ -133,13 +147,9 @@ def mine_of(file: str) -> str:
 def planned(options: Mapping[str, str], where: Mapping[str, Any]) -> Json:
     """All that is to be run; sets whose files are not here are left out by name."""
     quick = "--quick" in options
-    file = str(Path(options["--mine"]).expanduser().resolve()) if "--mine" in options else ""
-    own = mine_of(file)
-    names = methods()
-    if own and own not in names:
-        names.append(own)
-    sets = QUICK_SETS if quick else SETS
-    pairs = chosen(options["--only"].split(",") if "--only" in options else (), sets, names)
+    file = file_of(options)
+    own, sets = mine_of(file), QUICK_SETS if quick else SETS
+    pairs = chosen(options["--only"].split(",") if "--only" in options else (), sets, methods())
     if own and "--only" not in options:
         references = {"constant", "local", "fedavg", own}
         pairs = [pair for pair in pairs if pair[0] in references]

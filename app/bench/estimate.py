@@ -15,9 +15,9 @@ from corsage.app.bench.mine import registered
 from corsage.app.bench.protocol import Json, Protocol, Work, config_of, finals, trial
 from corsage.app.bench.sets import COMMON_KEYS, CONSTANT_ROW, rows_of
 from corsage.app.output.summary import human_seconds
+from corsage.app.output.usage import in_a_line
 from corsage.app.studies.workers import Ended, Job, cores, play
 from corsage.core.configuration.config import Config
-from corsage.core.errors import CorsageError
 from corsage.strategies.rounds.results import LAST_ROUNDS
 
 MEASURED_ROUNDS = 4
@@ -32,12 +32,12 @@ def estimate(plan: Json, asked: int) -> None:
 
     def told(ended: Ended) -> None:
         place, method = ended.job.order[1:]
-        if ended.code:
-            print(f"{ended.job.name}: its process ended with {ended.code}", file=sys.stderr)
-            return
+        first, second, why = ended.answer or (0.0, 0.0, f"{ended.line}; it is not counted")
+        if why:
+            print(f"{ended.job.name}: {why}", file=sys.stderr)
         number = protocol.trials_of(method)
-        first, second = ended.answer
-        tests = protocol.seeds * len(rows_of(method))  # if each row has a best trial of its own
+        most = protocol.seeds * len(rows_of(method))  # if each row has a best trial of its own
+        tests = 0 if why else most
         sums[place] += number * first + tests * second
         runs[place] += number + tests
 
@@ -72,10 +72,10 @@ def arguments(place: str, method: str, plan: Json) -> list[Json]:
     return [asdict(first), asdict(second)]
 
 
-def measured(works: list[Json], mine: str) -> tuple[float, float]:
+def measured(works: list[Json], mine: str) -> tuple[float, float, str]:
     """The CPU seconds of a trial and of a seed: a first round, others, and evaluations.
 
-    A method that fails on a set costs what it takes to fail.
+    A method that fails on a set costs what it takes to fail, and has the reason.
     """
     registered(mine)
     logging.getLogger("flwr").setLevel(logging.ERROR)
@@ -83,18 +83,17 @@ def measured(works: list[Json], mine: str) -> tuple[float, float]:
     begun = time.process_time()
     try:
         if first.method == CONSTANT_ROW:
-            return once(first.keys, first.method), once(second.keys, second.method)
+            return once(first.keys, first.method), once(second.keys, second.method), ""
         single(first, 1)  # what is loaded, prepared and traced once
         start, more, judged = single(first, 1)[0], *single(first, MEASURED_ROUNDS)
         test = single(second, 1)[0]
-    except CorsageError:
-        spent = time.process_time() - begun
-        return spent, 0.0
+    except Exception as error:
+        return time.process_time() - begun, 0.0, in_a_line(error)
     training = max((more - start) / (MEASURED_ROUNDS - 1) - judged, 0.0)
     rounds = config_of(first.keys, first.method).run.num_rounds
     grown = (1 - 0.2) / (1 - 0.2 - float(first.keys["validation"]))  # rows to train on
     rest = (rounds - 1) * training, (evaluations(rounds, first.keys) - 1) * judged
-    return start + sum(rest), test + rest[0] * grown + rest[1]
+    return start + sum(rest), test + rest[0] * grown + rest[1], ""
 
 
 def evaluations(rounds: int, keys: Mapping[str, Any]) -> int:
@@ -128,7 +127,7 @@ def single(work: Work, rounds: int) -> tuple[float, float]:
     (strategy,) = made(with_budget(config))
     begun = time.process_time()
     rows = with_models(strategy, *run(strategy, False, make_client_app(), []))
-    for name in rows_of(work.method) if work.seed is not None else ():
+    for name in {*rows_of(work.method)} & rows.keys() if work.seed is not None else ():
         on_others(rows[name], trained(config, data_again(config)), config.run.seed)
     middle = time.process_time()
     evaluated(strategy, False, None)

@@ -42,9 +42,9 @@ def perform(what: Json, mine: str) -> Json:
     Parameters
     ----------
     what : place, method, trial, seed and keys of a `Work`.
-    mine : the file of a method of one's own; empty: none.
+    mine : the file of a method of one's own, of which its lines have the mark; empty: none.
     """
-    registered(mine)
+    mine = mine if registered(mine) == what["method"] else ""
     logging.getLogger("flwr").setLevel(logging.ERROR)
     config = configured(what["keys"], what["method"])
     try:

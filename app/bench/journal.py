@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corsage.app.bench.protocol import Json, Protocol, Work, cell, digest
+from corsage.app.bench.protocol import Json, Protocol, Work, cell, digest, name_of
 from corsage.app.run.status import RunLock, new_folder
 from corsage.core.errors import CheckpointError, ConfigError, OtherData
 from corsage.core.files import guarded, write_atomically
@@ -88,11 +88,11 @@ class BenchFolder:
         """Refuse to go on with other versions: lines of both would stand in one table."""
         was = self.plan.get("versions", now)
         others = [f"{k} {was.get(k)}, now {v}" for k, v in now.items() if was.get(k) != v]
+        why = f"begun with {'; '.join(others)}. Go on with what it was begun with, or begin another"
+        if now.get("mine") != was.get("mine", now.get("mine")):
+            why = f"{self.mine} was changed since; --mine {self.mine} runs it anew"
         if others:
-            raise CheckpointError(
-                f"{self.folder}: begun with {'; '.join(others)}. Go on with what it was begun "
-                "with, or begin another one."
-            )
+            raise CheckpointError(f"{self.folder}: {why}.")
 
     def _raw(self) -> bytes:
         path = self.folder / JOURNAL
@@ -142,6 +142,20 @@ class BenchFolder:
                 "back, or begin another bench."
             )
 
+    def adopt(self, method: str, mine: str, versions: Json) -> None:
+        """Let the bench have a method of one's own; what it has of an earlier text of it goes."""
+        if self.mine not in ("", mine):
+            raise ConfigError(f"--mine {mine}: this bench has {self.mine}; begin another for it.")
+        before, self.plan = self.plan, {**self.plan, "mine": mine, "versions": versions}
+        if versions == before["versions"]:
+            return
+        with self:
+            lines = self._raw().splitlines(keepends=True)
+            kept = [text for text in lines if json.loads(text)["line"]["method"] != method]
+            guarded(write_atomically, self.folder / JOURNAL, b"".join(kept), durable=True)
+            self._read()
+            guarded(write_atomically, self.folder / PLAN, json.dumps(self.plan, indent=2))
+
     def include(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Let the bench have further methods on its sets."""
         own = [tuple(pair) for pair in self.plan["pairs"]]
@@ -180,11 +194,6 @@ class BenchFolder:
         line, sets = self.lines[name], [*self.plan["sets"]]
         seed = -1 if line["seed"] is None else line["seed"]
         return sets.index(line["place"]), line["method"], seed, line["trial"]
-
-
-def name_of(line: Mapping[str, Any]) -> str:
-    """The cell of a line."""
-    return cell(line["method"], line["place"], line["trial"], line["seed"])
 
 
 def newest(parent: Path) -> Path:

@@ -31,13 +31,7 @@ MOST_OWN = 2
 """Keys of its own that a method may tune."""
 VALIDATION = 0.2
 PLACE_KEYS = (
-    "data-dir",
-    "data-file",
-    "cache-dir",
-    "run-dir",
-    "study-workers",
-    "resume",
-    "from-round",
+    *("data-dir", "data-file", "cache-dir", "run-dir", "study-workers", "resume", "from-round"),
 )
 """Keys that say where something lies, and not what is run."""
 ADAPTED = {"adapt-samples": "5,20,0", "adapt-epochs": "10", "keep-models": "all"}
@@ -86,6 +80,11 @@ def cell(method: str, place: str, trial: int, seed: int | None) -> str:
     """The name of a run."""
     end = "" if seed is None else f":s{seed}"
     return f"{method}@{place}:t{trial}{end}"
+
+
+def name_of(line: Line) -> str:
+    """The cell of a line."""
+    return cell(line["method"], line["place"], line["trial"], line["seed"])
 
 
 def drawn(method: str, trial: int) -> Json:

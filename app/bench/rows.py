@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from corsage.app.bench.protocol import Json, cell, chosen
+from corsage.app.bench.protocol import Json, chosen, name_of
 from corsage.app.bench.ranks import LEVEL, Ranks, holm, over_seeds, ranks
 from corsage.app.bench.sets import ALONE_ROW, CONSTANT_ROW, TOGETHER_ROW, rows_of
 from corsage.app.studies.over_seeds import Difference, StudyRow
+from corsage.core.arrays import Floats
 from corsage.core.measures import Measure, measure_of
 from corsage.core.pairs.hurt import Hurt, Row, compared
 from corsage.core.pairs.noise import sums_of
@@ -178,11 +179,6 @@ def entries(lines: Sequence[Json], costs: Mapping[str, float]) -> dict[str, dict
     return found
 
 
-def name_of(line: Json) -> str:
-    """The cell of a line."""
-    return cell(line["method"], line["place"], line["trial"], line["seed"])
-
-
 def changed(trials: Sequence[Json], number: int) -> Json:
     """The keys of a trial that are not those of the defaults."""
     of = {line["trial"]: line["config"] for line in trials}
@@ -204,11 +200,8 @@ def beside(group: Mapping[str, Entry]) -> list[Beside]:
             for kind, other in (("alone", ALONE_ROW), ("together", TOGETHER_ROW))
             if other in there and other != name and (worse := shares(one, there[other]))
         }
-        beats = (
-            better(one, there[CONSTANT_ROW])
-            if CONSTANT_ROW in there and name != CONSTANT_ROW
-            else None
-        )
+        constant = there.get(CONSTANT_ROW)
+        beats = better(one, constant) if constant and name != CONSTANT_ROW else None
         found[name] = Beside(one, difference, 1.0, new, hurt, beats)
     tested = [name for name, one in found.items() if one.difference]
     values = holm([over_seeds(apart(there[name], reference)) for name in tested if reference])
@@ -220,12 +213,15 @@ def beside(group: Mapping[str, Entry]) -> list[Beside]:
 
 def apart(one: Entry, other: Entry) -> list[float]:
     """The differences of the seeds that both have, each over the users that both have."""
-    found = []
+    return [float(np.mean(mine - theirs)) for mine, theirs in paired(one, other)]
+
+
+def paired(one: Entry, other: Entry) -> Iterator[tuple[Floats, Floats]]:
+    """The values of both, of each seed and user that both have."""
     for seed in one.results.keys() & other.results.keys():
         mine, theirs = (e.results[seed]["per_user"] for e in (one, other))
         users = [user for user in mine if user in theirs]
-        found.append(float(np.mean([mine[u] - theirs[u] for u in users])))
-    return found
+        yield np.array([mine[u] for u in users]), np.array([theirs[u] for u in users])
 
 
 def shares(one: Entry, other: Entry) -> tuple[float, float | None] | None:
@@ -251,11 +247,9 @@ def hurt_row(result: Json, name: str) -> Row:
 def better(one: Entry, other: Entry) -> tuple[int, int]:
     """Users who have more of a row than of a constant answer, over all seeds, and their number."""
     won = total = 0
-    for seed in one.results.keys() & other.results.keys():
-        mine, theirs = (e.results[seed]["per_user"] for e in (one, other))
-        users = [user for user in mine if user in theirs]
-        merits = [one.measure.merit([row[u] for u in users]) for row in (mine, theirs)]
-        won, total = won + int((merits[0] > merits[1]).sum()), total + len(users)
+    for mine, theirs in paired(one, other):
+        won += int((one.measure.merit(mine) > one.measure.merit(theirs)).sum())
+        total += len(mine)
     return won, total
 
 

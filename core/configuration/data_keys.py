@@ -74,10 +74,7 @@ class DataKeys(Keys):
         high=0.9,
     )
     max_train_samples: int = key(0, "at most so many training samples a user, 0: no limit", low=0)
-    cache_dir: str = key(
-        "",
-        "where prepared data are kept; empty: the user's cache folder",
-    )
+    cache_dir: str = key("", "where prepared data are kept; empty: the user's cache folder")
 
     @property
     def usual(self) -> str:

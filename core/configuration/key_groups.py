@@ -73,6 +73,13 @@ class RunKeys(Keys):
     evaluate_every: int = key(
         5, "rounds between evaluations; the last 10 rounds always have one", low=1
     )
+    stop_after: int = key(
+        0,
+        "early stopping: training ends after so many of these evaluations without a better mean on "
+        "validation data (validation), with the models of its last round; the best round is named, "
+        "and num-rounds ends another run there. 0: never",
+        low=0,
+    )
     evaluate_users: int = key(
         10_000,
         "users that are evaluated after a round, drawn once by the seed; after the last round all "

@@ -25,6 +25,7 @@ class Keywords(TypedDict, total=False):
     from_round: int
     measures: str | Sequence[str] | float
     evaluate_every: int
+    stop_after: int
     evaluate_users: int
     checkpoint_every: int
     study_workers: int

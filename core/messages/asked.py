@@ -40,10 +40,7 @@ from corsage.core.messages.wire import (
 
 ANY = "K"
 """In the shape of an array: any length."""
-ARRAY_TYPES = {
-    "f": (np.dtype(np.float32), np.dtype(np.float64)),
-    "i": (np.dtype(np.int64),),
-}
+ARRAY_TYPES = {"f": (np.dtype(np.float32), np.dtype(np.float64)), "i": (np.dtype(np.int64),)}
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,7 @@ class Limits(Keys):
         "models it builds, with commas: zoo (Corsage's own), and package.module:factory",
     )
     min_share: int = key(
-        3,
-        "no row has a leverage above 1/min-share among those that sums are of; 0: any may",
-        low=0,
+        3, "no row has a leverage above 1/min-share among those that sums are of; 0: any may", low=0
     )
     max_epochs: int = key(100, "epochs of one kind in one message", low=1)
     max_steps: int = key(

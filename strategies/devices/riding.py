@@ -174,6 +174,11 @@ def down(message: Message) -> int:
     return sum(payload(record) for record in message.content.array_records.values())
 
 
+def begun(strategy: Strategy[Any, Any], result: Result, devices: Devices) -> Riding | None:
+    """Its exchanges, if its evaluations can ride."""
+    return Riding(strategy, result, devices) if rides(strategy) else None
+
+
 def rides(strategy: Strategy[Any, Any]) -> bool:
     """True if a round begins with one exchange, in which users get what they are evaluated on.
 
@@ -184,8 +189,11 @@ def rides(strategy: Strategy[Any, Any]) -> bool:
 
     names, kind = ("round", "send", "show", "evaluation"), type(strategy)
     few = len(strategy.members.sample) <= EVALUATED_AT_ONCE
-    if found := few and all(getattr(kind, name) is getattr(Algorithm, name) for name in names):
-        return found
-    told = "%s: evaluations have messages of their own: its rounds are not of one exchange"
-    log(INFO, f"{told}, or users get other arrays for them", strategy.name)
+    able = few and all(getattr(kind, name) is getattr(Algorithm, name) for name in names)
+    stops = strategy.config.run.stop_after  # it must be known before the next round
+    if able and not stops:
+        return True
+    why = "its rounds are not of one exchange, or users get other arrays for them"
+    told = "stop-after looks at each before the next round" if stops else why
+    log(INFO, "%s: evaluations have messages of their own: %s", strategy.name, told)
     return False

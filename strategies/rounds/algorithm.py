@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 from corsage.core.arrays import Arrays
 from corsage.core.configuration.config import Config
-from corsage.core.configuration.key_groups import TrainKeys
+from corsage.core.configuration.train_keys import LOSS, TrainKeys
 from corsage.core.counts import Number
 from corsage.core.keys import Keys
 from corsage.core.messages.replies import Replies
@@ -57,9 +57,8 @@ class Algorithm(Generic[K, S]):
     own_steps: ClassVar[str] = ""  # why it has its own number of steps, whatever others do
     solves: ClassVar[bool] = False  # linear models are solved for, by all their parameters
     draws: ClassVar[bool] = True  # a round is of some of the users
-    tuned: ClassVar[
-        tuple[str, ...]
-    ] = ()  # parts that users train at the end, for rows of their own
+    own_loss: ClassVar[bool] = False  # has it a loss of its own, in the place of the model's?
+    tuned: ClassVar[tuple[str, ...]] = ()  # what users train at the end, for rows of their own
     by_cohort: ClassVar[bool] = False  # nodes answer for cohorts: all of their users are evaluated
 
     config: Config
@@ -86,7 +85,8 @@ class Algorithm(Generic[K, S]):
 
     def unused(self, name: str) -> str:
         """Say why a key of training (train_keys.py, LEARNING) would do nothing or harm."""
-        return self.untrained
+        of_loss = self.own_loss and name.replace("-", "_") in LOSS
+        return "it has a loss of its own" if of_loss else self.untrained
 
     def initial(self, network: Network) -> S:
         """Make the state before the first round."""

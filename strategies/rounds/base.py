@@ -105,6 +105,8 @@ class Strategy(Algorithm[K, S], FlowerStrategy):
             self.server_step = attached("server step").ServerStep(self.job)
             self.server_step.check(self.name, self.no_server_step)
         check_learning(self)
+        if config.run.stop_after:
+            attached("stopping").check(config)
 
     def accept(self, named: Arrays) -> S:
         """The first state out of a model's state dict, by parameter names."""

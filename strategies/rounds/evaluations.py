@@ -152,11 +152,8 @@ def last_evaluation(strategy: Strategy[Any, Any]) -> Replies:
     progress, options = strategy.progress, options_of(strategy, strategy.name, deliver=True)
     if not any(number == progress.round for number, _ in progress.curve):
         return evaluate(strategy, options)
-    traffic, before, dropped = (
-        strategy.job.traffic,
-        replace(strategy.job.traffic),
-        {**progress.dropped},
-    )
+    traffic, dropped = strategy.job.traffic, {**progress.dropped}
+    before = replace(traffic)
     found = evaluate(strategy, options)
     vars(traffic).update(vars(before))  # others count in the same one
     progress.dropped = dropped

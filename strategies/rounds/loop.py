@@ -221,14 +221,17 @@ def not_computed(part: str, error: BaseException) -> RoundFailed:
 
 
 def is_over(strategy: Strategy[Any, Any], rounds: int) -> bool:
-    """True if all rounds are done, or none is left to do."""
-    done = strategy.progress.round
-    return done >= rounds or (done > 0 and strategy.finished())
+    """True if all rounds are done, none is left to do, or none brings more (`stop-after`)."""
+    done, after = strategy.progress.round, strategy.config.run.stop_after
+    ends = done and (strategy.finished() or (after and attached("stopping").is_due(strategy)))
+    return done >= rounds or bool(ends)
 
 
 def concluded(strategy: Strategy[Any, Any], evaluation: Replies | None) -> list[Summary]:
     """The last questions of a run, and its report."""
-    last = evaluation or last_evaluation(strategy)  # before the closing, as in a whole run
+    found = strategy.deliveries.get(strategy.name)  # none of the last round: it came sooner
+    delivers = found is not None and found.round == strategy.progress.round
+    last = (delivers and evaluation) or last_evaluation(strategy)  # before the closing
     play(strategy, lambda strategy: strategy.closing(), strategy.members.exchange)
     summaries = rows(strategy, last)
     tell(strategy, "on_end", summaries)
@@ -240,7 +243,8 @@ def refuse_no_rounds(strategy: Strategy[Any, Any], rounds: int) -> None:
     done = strategy.progress.round
     if not done or not is_over(strategy, strategy.length(rounds)):
         return
-    more = f"start(grid, num_rounds={done + rounds}) does more, and " * (not strategy.finished())
+    goes_on = not is_over(strategy, done + rounds)
+    more = f"start(grid, num_rounds={done + rounds}) does more, and " * goes_on
     raise ConfigError(
         f"{strategy.name}: this object has done its {done} rounds; {more}"
         f"{type(strategy).__name__}(...) makes another for a run of its own."
@@ -249,11 +253,8 @@ def refuse_no_rounds(strategy: Strategy[Any, Any], rounds: int) -> None:
 
 def riding_of(strategy: Strategy[Any, Any], result: Result) -> Riding | None:
     """Exchanges in which devices' evaluations ride on training; None where they do not."""
-    wanted = strategy.config.federation.evaluate_with_training
-    if strategy.members.devices is None or strategy.members.at_home or not wanted:
+    members, wanted = strategy.members, strategy.config.federation.evaluate_with_training
+    if members.devices is None or members.at_home or not wanted:
         return None
-    attachment = attached("riding")
-    if not attachment.rides(strategy):
-        return None
-    riding: Riding = attachment.Riding(strategy, result, strategy.members.devices)
+    riding: Riding | None = attached("riding").begun(strategy, result, members.devices)
     return riding

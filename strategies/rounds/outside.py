@@ -112,9 +112,7 @@ class Steps:
             check_data(strategy.job)
             return opened(strategy)
         number = strategy.progress.round
-        if (self._resumed and number >= strategy.config.run.num_rounds) or (
-            number > 0 and strategy.finished()
-        ):
+        if is_over(strategy, strategy.config.run.num_rounds if self._resumed else number + 1):
             return None
         tell(strategy, "on_round_start", number + 1)
         if strategy.members.devices is not None:

@@ -1,4 +1,7 @@
-"""Prototypes of classes: the means over users of what each one's features of a class come to."""
+"""Prototypes of classes: the means over users of what each one's features of a class come to.
+
+And refusals of labels without classes, and of models without features, for all who need them.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +36,25 @@ class Prototypes(Protocol):
 
 def no_prototypes(strategy: Strategy[Any, Any], network: Network) -> tuple[Floats32, Floats32]:
     """Prototypes, and which are known, before anybody has any; ModelError where none can be."""
-    classes, name = strategy.job.agreed.num_classes, strategy.name
-    if strategy.job.loss != "cross-entropy":
-        raise ModelError(f"{name}: prototypes are of classes; take loss=cross-entropy.")
-    if network.body.stop == 0 or not network.split_exact:
-        why = network.why or "the model is a head and nothing else; take model=mlp"
-        raise ModelError(f"{name}: prototypes are of a body's features: {why}.")
+    classes = strategy.job.agreed.num_classes
+    check_classes(strategy, "prototypes are of classes")
+    check_features(strategy, network, "prototypes are of a body's features")
     return np.zeros((classes, network.width), np.float32), np.zeros(classes, np.float32)
+
+
+def check_classes(strategy: Strategy[Any, Any], why: str) -> None:
+    """ModelError for a loss that is not that of classes."""
+    if strategy.job.loss != "cross-entropy":
+        numbers = "labels are numbers here, so take another method"
+        do = "take loss=cross-entropy" if strategy.job.agreed.num_classes else numbers
+        raise ModelError(f"{strategy.name}: {why}; {do}.")
+
+
+def check_features(strategy: Strategy[Any, Any], network: Network, why: str) -> None:
+    """ModelError for a model whose body has no features, or none that can be told apart."""
+    if network.body.stop == 0 or not network.split_exact:
+        cause = network.why or "the model is a head and nothing else; take model=mlp"
+        raise ModelError(f"{strategy.name}: {why}: {cause}.")
 
 
 def averaged(

@@ -234,7 +234,8 @@ def summarised(
     measure, values, users = result.own, result.first, result.users
     tail = [value for r, value in progress.curve if r > progress.round - last] if last else []
     everyone, members = evaluation.users, strategy.members.everybody
-    aside = [Finding("Set aside", n)] if (n := strategy.members.set_aside()) else []
+    more = [Finding("Set aside", n)] if (n := strategy.members.set_aside()) else []
+    more += attached("stopping").findings(strategy) if strategy.config.run.stop_after else []
     clusters = strategy.user_clusters(name)
     measures = {one.name: result.scored(one) for one in result.measures}
     never = [user for user in users if user not in progress.trained]
@@ -262,7 +263,7 @@ def summarised(
         untested=result.untested,
         baseline=result.baseline(),
         gradient_steps=steps_taken(strategy, result),
-        findings=[*strategy.findings(), *aside] if last else [],
+        findings=[*strategy.findings(), *more] if last else [],
         estimates=strategy.estimates() if last else None,
         clusters={user: clusters[user] for user in everyone if user in clusters},
         known_clusters={user: c for user, member in hosted.items() if (c := member.cluster)},

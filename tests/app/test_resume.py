@@ -93,10 +93,7 @@ def test_traffic_and_drops_are_the_same_after_a_resume(whole: Path, copy: Path) 
 
 @pytest.mark.parametrize("damage", [lambda raw: raw[:-3], lambda raw: b"", lambda raw: b"\0" * 99])
 def test_the_newest_sane_checkpoint_is_used_and_the_skipped_are_named(
-    whole: Path,
-    copy: Path,
-    capsys: pytest.CaptureFixture[str],
-    damage: Callable[[bytes], bytes],
+    whole: Path, copy: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[bytes], bytes]
 ) -> None:
     for number in (5, 6):
         path = copy / "fedavg" / f"checkpoint-{number:06}"
@@ -169,6 +166,52 @@ def test_more_rounds_continue_from_the_last_checkpoint(whole: Path, tmp_path: Pa
     assert numbers(folder) == numbers(only(long))
     assert run(["--resume", str(folder)], "") == 0  # it is a run of nine rounds now
     assert numbers(folder) == numbers(only(long))
+
+
+def test_a_run_stops_where_validation_data_say_so_killed_or_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a loop over the curve of the run that goes on; and it is the run of so many rounds."""
+    words = [*QUICK, "strategy=fedavg,fedrep", "lr=0.3", "validation=0.3", "evaluate-every=2"]
+    folders = {}
+    for name, more in {"whole": [], "stopped": ["stop-after=2"]}.items():
+        assert run([*words, "num-rounds=24", *more, f"run-dir={tmp_path / name}"], "") == 0
+        folders[name] = only(tmp_path / name)
+    said, rows = capsys.readouterr().out, numbers(folders["stopped"])
+    for one in (row for row in numbers(folders["whole"]) if "+" not in row["strategy"]):
+        best, since, points = -1.0, 0, [p for p in one["curve"] if p[0] % 2 == 0]
+        for number, value in points:
+            best, since = (value, number) if value > best else (best, since)
+            if number == since + 2 * 2:
+                break
+        (own,) = (row for row in rows if row["strategy"] == one["strategy"])
+        assert own["rounds"] == number < 24
+        assert own["curve"] == [p for p in points if p[0] <= number]
+        assert f"{number}  no better on validation data since round {since};" in said
+    place = tmp_path / "short"
+    assert run([*words, f"num-rounds={number}", f"run-dir={place}"], "") == 0
+    (short,) = (row for row in numbers(only(place)) if row["strategy"] == own["strategy"])
+    same = ("per_user", "bytes_up", "bytes_down", "gradient_steps", "measures")
+    assert {name: short[name] for name in same} == {name: own[name] for name in same}
+    for gone in (*folders["stopped"].glob("fed*/result.json"), folders["stopped"] / "summary.json"):
+        gone.unlink()
+    (folders["stopped"] / "fedrep" / f"checkpoint-{number:06}").unlink()
+    assert run(["--resume", str(folders["stopped"])], "") == 0
+    assert numbers(folders["stopped"]) == rows
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["stop-after=3"], "there are none; set validation=0.2"),
+        (["stop-after=3", "validation=0.2", "num-rounds=20"], "after round 20 at the earliest"),
+    ],
+)
+def test_a_run_that_could_not_stop_early_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], part: str
+) -> None:
+    assert run([*QUICK, *words, f"run-dir={tmp_path}"], "") == 2
+    assert part in line_of(capsys) and not [*tmp_path.iterdir()]
 
 
 def test_fewer_rounds_than_are_done_are_refused(

@@ -10,15 +10,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from corsage.clients import client_class
 from corsage.clients.base import Client, Got, Models, Sent
 from corsage.clients.fedrep.fedrep import FedRepClient
 from corsage.core.errors import ModelError
 from corsage.core.keys import NoKeys
 from corsage.core.messages.wire import Task
+from corsage.core.registry import ALGORITHMS
 from corsage.networks.batches import Examples, Loss
 from corsage.networks.build import build_network
 from corsage.networks.network import Network
 from corsage.networks.proximal import Pull
+from corsage.strategies import strategy_class
 from tests.support.federations import federate, settings
 from tests.support.reference import (
     KEYS,
@@ -185,6 +188,12 @@ def test_the_model_is_trained_as_ever_if_the_loss_is_its_own() -> None:
         got = Got({"model": flat(fresh())})
         one, other = (client_of(c, USERS, local_epochs=epochs).respond(got) for c in (own, Tiny))
         assert np.allclose(one.mean["model"], other.mean["model"], atol=1e-5)
+
+
+def test_who_has_one_says_so_at_the_door() -> None:
+    """Else keys of the model's own loss are refused in the first round."""
+    for name in (name for name, one in ALGORITHMS.items() if not one.of):
+        assert client_class(name).loss is Client.loss or strategy_class(name).own_loss, name
 
 
 def test_new_users_adapt_by_it() -> None:

@@ -144,6 +144,11 @@ def test_what_is_not_a_suffix_is_not_cut_off() -> None:
     for pattern, why in {"norm": "follows personal norm", "norm,fc3": "comes after it"}.items():
         net = network(personal=pattern)
         assert not net.split_exact and not net.cacheable and why in net.why
+    layers = [nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 7), nn.Linear(7, 4)]
+    net = Network(nn.Sequential(*layers), "3,4", X)
+    assert net.why.endswith(
+        "BatchNorm1d (1) in front of it changes in training; set batch-norm=frozen"
+    )
 
 
 def orders_of(sizes: list[int], epochs: int) -> list[Any]:

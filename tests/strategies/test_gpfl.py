@@ -136,7 +136,7 @@ def test_what_it_has_no_use_for_is_refused() -> None:
         run("gpfl", model="linear")
 
 
-@pytest.mark.parametrize("name", ["fedem", "gpfl"])
+@pytest.mark.parametrize("name", ["fedem", "fedpac", "gpfl"])
 def test_keys_of_a_loss_that_it_has_not_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"label-smoothing=0.1: not for strategy={name}: "):
         run(name, label_smoothing=0.1)

@@ -12,7 +12,7 @@ from corsage import FedRep, simulate
 from corsage.core.errors import ModelError
 from corsage.core.messages.encoding import decode
 from tests.support.plain_steps import START
-from tests.support.reference import final, run
+from tests.support.reference import examples, final, fresh, run, users_data
 
 UNLIKE: dict[str, Any] = {"size_sigma": 0.5, "weighting": "examples"}
 ALONE: dict[str, Any] = {"num_users": 1, "fraction_train": 1.0, "local_epochs": 2}
@@ -77,6 +77,14 @@ def test_a_head_that_normalises_by_the_batch_is_run_once_a_step(name: str, path:
         row = simulate(one, users, num_rounds=3, lr=0.1, progress=False, **keys)[one]
         found.append(row.user(row.users[0]).outputs(np.ones((1, 5))))
     assert np.allclose(*found, rtol=0, atol=1e-5)
+
+
+def test_a_user_that_takes_no_step_has_a_mean_of_features() -> None:
+    """In FedDBE one of 0 would draw all users' features to 0."""
+    strategy, _ = run("feddbe", num_rounds=1, local_epochs=0, fraction_train=1.0)
+    data, front = users_data(), fresh()[:3]
+    means = [front(examples(data, user)[0]).mean(0).detach().numpy() for user in data.users]
+    assert np.allclose(strategy.state.consensus, np.mean(means, axis=0), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["apfl", "ditto"])

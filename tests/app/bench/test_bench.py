@@ -21,7 +21,8 @@ import pytest
 import corsage
 from corsage.app.bench import mine, protocol, sets
 from corsage.app.bench.audit import best_round
-from corsage.app.bench.jobs import OTHERS_SAMPLES, perform
+from corsage.app.bench.estimate import estimate, measured
+from corsage.app.bench.jobs import OTHERS_SAMPLES, perform, versions
 from corsage.app.bench.journal import BenchFolder, read_lines
 from corsage.app.bench.protocol import best, chosen, drawn, finals, trial
 from corsage.app.bench.rows import Entry, Results
@@ -275,6 +276,28 @@ def test_a_row_whose_users_are_not_all_there_is_no_result(tmp_path: Path) -> Non
     assert not line["rows"] and not line["data"]
 
 
+def test_the_estimate_has_all_that_will_run_and_why_the_rest_will_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a set of numbers FedAvg has no row of class frequencies, and FedProto none at all."""
+
+    def play(jobs: Iterable[Job], at_once: int, told: Callable[[Ended], None]) -> None:
+        for job in jobs:
+            answer = json.loads(json.dumps(measured(*job.arguments)))
+            told(Ended(job, 0, 0.0, 0.1, answer))
+
+    monkeypatch.setattr("corsage.app.bench.estimate.play", play)
+    own = {"dataset": "npz", "data-file": str(written(tmp_path)), "labels": "numbers"}
+    own |= {"user-column": "user", "label-column": "y", "num-rounds": 2, "hidden": "8"}
+    estimate({"protocol": {"trials": 3, "seeds": 2}, "sets": {"own": own}, "mine": "",
+              "pairs": [["fedavg", "own"], ["fedproto", "own"]]}, 1)  # fmt: skip
+    said = capsys.readouterr()
+    rows = len(sets.rows_of("fedavg"))
+    assert f" {3 + 2 * rows + 3} runs" in said.out
+    (why,) = (line for line in said.err.splitlines() if "@own" in line)
+    assert why.endswith("of classes; labels are numbers here, so take another method.")
+
+
 MINE = '''"""FedAvg by another name."""
 from corsage.strategies.fedavg import FedAvg
 class Mine(FedAvg):
@@ -289,7 +312,11 @@ class MineClient(FedAvgClient):
 
 
 def test_a_method_of_ones_own_has_its_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    tmp_path: Path,
+    here: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """As good as what it is; a file with a name of Corsage's is refused, and not left unread."""
     request.addfinalizer(lambda: ALGORITHMS.pop("mine", None))  # type: ignore[arg-type]
@@ -307,8 +334,26 @@ def test_a_method_of_ones_own_has_its_row(
     keys = {**sets.COMMON_KEYS, **small()["moons"]}
     own, other = (perform(asdict(trial("moons", keys, n, 0)), file) for n in ("mine", "fedavg"))
     assert own["rows"]["mine"]["per_user"] == other["rows"]["fedavg"]["per_user"]
+
+    # A bench that is done takes it, and does nothing else again; once it is changed, it anew.
+    quick(monkeypatch, {"moons": small()["moons"]})
+    runs = tmp_path / "runs"
+    assert run(["bench", "--quick", "--only", "local,constant", f"run-dir={runs}"]) == 0
+    folder, before = the_folder(runs), [*here]
+    results = folder / "results.jsonl"
+    lines = results.read_bytes().splitlines()
+    assert run(["bench", "--resume", str(folder), "--mine", file]) == 0
+    assert {name.partition("@")[0] for name in here[len(before) :]} == {"mine"}
+    assert {*lines} < {*results.read_bytes().splitlines()}
     (tmp_path / "clients" / "mine.py").write_text(CLIENT + "# another one")
     assert mine.mark_of(file)["mine"] != own["versions"]["mine"]
+    versions.cache_clear()
+    count = len(here)
+    assert run(["bench", "--resume", str(folder)]) != 0
+    assert f"--mine {file} runs it anew" in capsys.readouterr().err
+    assert run(["bench", "--resume", str(folder), "--mine", file, "--only", "mine@moons"]) == 0
+    assert sorted(here[count:]) == sorted(here[len(before) : count])
+    assert mine.mark_of(file)["mine"].encode() in results.read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -324,7 +369,7 @@ def test_a_method_of_ones_own_has_its_row(
         (["--only", "mixed-model@digits-s2", "--quick"], "mixed-model is not for digits-s2"),
         (["--show", "x", "--quick"], "takes a place, and nothing else"),
         (["--resume", "data-dir=."], "adds to it"),
-        (["lr=1"], "of keys it takes"),
+        (["stop-after=1"], "of keys it takes"),
         (["--resume"], "there is no bench"),
     ],
 )  # fmt: skip

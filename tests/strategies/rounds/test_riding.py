@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import Strategy as FlowerStrategy
 from flwr.supercore.task_identity import TaskIdentity
 
+from corsage.app.client_app import app
+from corsage.app.local_grid import LocalGrid
 from corsage.core.messages.aboard import (
     EVALUATION,
     FAILED_WHOLE,
@@ -130,6 +133,27 @@ def test_a_killed_run_ends_with_the_same_numbers(more: dict[str, Any], tmp_path:
     assert second.job.traffic == whole.job.traffic
     for own, other in zip(result.summaries, wanted.summaries, strict=True):
         assert own.per_user == other.per_user and own.curve == other.curve
+
+
+def test_a_run_that_stops_early_does_so_whoever_plays_it(tmp_path: Path) -> None:
+    """On devices nothing rides then: the next round would have begun."""
+    keys = {**KEYS, "num_rounds": 12, "validation": 0.3, "stop_after": 2, "lr": 0.3}
+    strategy, wanted, _ = federate("fedavg", **keys)
+    grid = Watched(tmp_path, "fedavg", **keys)
+    _, result, _ = federate("fedavg", grid=grid, **keys)
+    number = wanted.summaries[0].rounds
+    kinds = [{message.metadata.message_type for message in one} for one in grid.exchanges]
+    assert number < 12 and all(len(one) == 1 for one in kinds)
+    for own in (result, wanted):
+        assert (
+            own.summaries[0].rounds == number and own.summaries[0].curve == strategy.progress.curve
+        )
+    assert same_arrays(result.arrays, wanted.arrays, tolerance=0)
+    other, nodes = strategy_class("fedavg")(settings("fedavg", **keys)), LocalGrid(app, 1)
+    FlowerStrategy.start(other, nodes, other.arrays(nodes), num_rounds=12)
+    assert (
+        other.progress.curve[:number] == strategy.progress.curve and other.progress.round == number
+    )
 
 
 def test_a_round_ends_before_anything_of_the_next_one_is_noted(tmp_path: Path) -> None:
