@@ -79,15 +79,15 @@ def adapted(state: dict[str, Tensor], last: int = 2) -> nn.Module:
     return model
 
 
-def main(rounds: int) -> Any:
-    """Train the backbone, then what is each user's own."""
-    backbone: dict[str, Any] = {"partition": "iid", "local_epochs": 2, "lr": 0.05}
+def main(rounds: int, **more: Any) -> Any:
+    """Train the backbone, then what is each user's own; `more` are keys of Corsage's."""
+    backbone: dict[str, Any] = {"partition": "iid", "local_epochs": 2, "lr": 0.05, **more}
     first = corsage.simulate(
         "fedavg", model=VisionTransformer, num_users=20, num_rounds=2 * rounds, **backbone
     )
     print(first)
     model = adapted(first.results["fedavg"].arrays.to_torch_state_dict())
-    users: dict[str, Any] = {"num_users": 100, "num_rounds": rounds, "fraction_train": 0.2}
+    users: dict[str, Any] = {"num_users": 100, "num_rounds": rounds, "fraction_train": 0.2, **more}
     parts = {"shared": "*.lora_a", "frozen": "*,!*.lora_*,!head"}
     found = corsage.simulate("fedper,fedavg", model=model, lr=0.05, **users, **parts)
     print(found)

@@ -238,6 +238,17 @@ def test_commands_print_what_is_shown(
 # The recipe.
 
 
+def test_the_worked_example_is_what_the_checkout_has() -> None:
+    """Its files, which have tests of their own, and its lines in the tables of others."""
+    for code in blocks(text_of("docs/adding.md"), "python"):
+        found = FILE.match(code)
+        if found and ("import annotations" in code or found[1].startswith("tests/")):
+            assert code == f"# {found[1]}\n{(ROOT / found[1]).read_text()}"
+        elif found:
+            assert {*code.splitlines()[1:]} <= {*(ROOT / found[1]).read_text().splitlines()}
+
+
+@pytest.mark.slow  # processes of its own
 def test_an_algorithm_is_two_files_and_a_line(tmp_path: Path) -> None:
     """The worked example, put into a copy of the checkout, runs and passes its own tests."""
     copy = tmp_path / "corsage"

@@ -58,7 +58,7 @@ def test_the_cells_of_a_notebook_run(
 
 def test_adapters_over_a_frozen_backbone(capsys: pytest.CaptureFixture[str]) -> None:
     """A user sends the A of two adapters of rank 4, and gets a whole model."""
-    found = runpy.run_path(str(EXAMPLES / "adapters.py"))["main"](1)
+    found = runpy.run_path(str(EXAMPLES / "adapters.py"))["main"](1, fine_tune_epochs=1)
     assert {"fedper", "fedper+own", "fedavg", "fedavg+ft", "fedavg+ft-all"} == set(found)
     said = capsys.readouterr().out
     assert "138,058 parameters, 552,232 bytes; a user sends 2,048 bytes a round." in said

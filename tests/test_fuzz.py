@@ -21,20 +21,20 @@ from corsage.benchmarks.fuzz.cost import peak_ratio
 from corsage.benchmarks.fuzz.target import Target, unpacked
 from corsage.core.messages.fields import columns_of
 from corsage.core.messages.replies import Reply
-from corsage.core.registry import ALGORITHMS
+from tests.support.federations import KINDS
 
 known = cache(target)
 
 
-def test_a_thousand_hostile_replies_to_all_strategies() -> None:
-    targets, seen, verdicts = [known(name) for name in ALGORITHMS], set[str](), Counter[str]()
-    for one, attack, outcome in played(targets, 1000, seed=0):
+def test_hundreds_of_hostile_replies_to_strategies_of_every_kind() -> None:
+    targets, seen, verdicts = [known(name) for name in KINDS], set[str](), Counter[str]()
+    for one, attack, outcome in played(targets, 700, seed=0):
         assert not outcome.bad, (one.name, attack.name, outcome)
         assert outcome.verdict != "failed", (one.name, attack.name, outcome)
         seen.add(attack.name)
         verdicts[outcome.verdict] += 1
     assert len(seen) > 0.75 * len(attacks())
-    assert verdicts["dropped"] > 700
+    assert verdicts["dropped"] > 490
 
 
 def test_what_is_hostile_is_told_from_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

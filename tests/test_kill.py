@@ -39,7 +39,6 @@ def test_killed_again_and_again_it_ends_the_same(tmp_path: Path, wanted: list[An
     folder = run_folder(tmp_path)
     assert not (folder / "fedrep" / "result.json").exists()
     resume = ["--resume", str(folder)]
-    kill_after(tmp_path, resume, 8, Point("fedrep/metrics.jsonl$", rounds=14))
     kill_at(tmp_path, resume, Point("fedrep/users/.*/UPDATE .*version = 16,", rounds=15, after=4))
     kill_after(tmp_path, resume, ROUNDS + 5, Point("local/metrics.jsonl$", rounds=ROUNDS + 9))
     # The first thing that a resumed run writes: the metrics, without what the checkpoint lacks.

@@ -101,12 +101,13 @@ corsage.FedFoo
 ALONE = """\
 [mypy]
 strict = true
-[mypy-torch.*,flwr.*,scipy.*,sklearn.*,matplotlib.*,rich.*]
+[mypy-torch.*,flwr.*,numpy.*,scipy.*,sklearn.*,matplotlib.*,rich.*]
 follow_imports = skip
 """
 """As a user checks a script, but for what takes long: the packages that ours builds on."""
 
 
+@pytest.mark.slow  # mypy reads all of it
 def test_a_users_type_checker_sees_types(wheel: Path, tmp_path: Path) -> None:
     """And a mistake; the wheel lies where pip puts it, beside all that is installed here."""
     venv.create(tmp_path / "venv")

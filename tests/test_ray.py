@@ -1,7 +1,7 @@
 """The Ray engine gives the numbers of the local one, killed or not, and ends well when all fails.
 
 Ray takes long to start, so many algorithms share a run, and the same run is the one that is
-killed: one of networks, and one of the methods that need a convex loss or known clusters.
+killed. Methods of every kind of exchange: what else differs is within a client.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 
 from corsage.app.command import run
 from corsage.core.registry import ALGORITHMS
-from tests.support.federations import CLUSTER_MAP, CONVEX, ELLIPSES, SUITED
+from tests.support.federations import CLUSTER_MAP, CONVEX, ELLIPSES, KINDS, SUITED
 from tests.support.killing import Point, kill_at, run_folder
 
 
@@ -56,7 +56,7 @@ class Family:
 
 FAMILIES = (
     Family(
-        tuple(name for name in ALGORITHMS if name not in CONVEX),
+        (*(name for name in KINDS if name not in CONVEX), "lg-fedavg", "apfl"),
         rounds=3,
         killed=("scaffold",),
         keys=(
@@ -140,7 +140,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Run,
     return lambda name: of(next(family for family in FAMILIES if name in family.names))
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(
+    "name",
+    [*FAMILIES[0].names, *(pytest.param(n, marks=pytest.mark.slow) for n in FAMILIES[1].names)],
+)
 def test_ray_and_local_agree(name: str, runs: Callable[[str], tuple[Run, Run]]) -> None:
     """So does what the methods report beside themselves: with fine-tuning, of new users."""
     (local_folder, wanted), (ray_folder, found) = runs(name)

@@ -121,9 +121,15 @@ CASES: dict[str, tuple[str, Users, dict[str, Any]]] = {
 }
 
 
+WHOLE = ("a perceptron", "BatchNorm", "BatchNorm, personal", "numbers")
+"""Cases with all methods; the others have a third of them each, in turns."""
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_table_is_of_what_a_loaded_model_predicts(case: str) -> None:
     methods, users, keys = CASES[case]
+    if case not in WHOLE and methods.count(",") > 10:
+        methods = ",".join(methods.split(",")[[*CASES].index(case) % 3 :: 3])
     keys = {"num_rounds": 2, "new_users": 0.2, "fine_tune_epochs": 1, "progress": False, **keys}
     run = corsage.simulate(methods, users, **keys)
     assert not run.failed and len(run) > len(methods.split(","))

@@ -18,12 +18,13 @@ from corsage.core.keys import flatten
 from corsage.core.registry import ALGORITHMS, keys_class
 from corsage.networks.criterion import criterion_of
 
+SHORT = {"num_rounds": 1, "fine_tune_epochs": 0}
 SLOW = {"convex-clustering": {"convex_lambda": "0.01", "convex_report": False}}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_strategy_runs_by_its_name(name: str) -> None:
-    found = simulate(name, num_rounds=2, progress=False, **SLOW.get(name, {}))
+    found = simulate(name, progress=False, **SHORT, **SLOW.get(name, {}))
     assert found[name].score.mean > 0 and len(found[name].users) >= 20
 
 

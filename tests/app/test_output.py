@@ -38,6 +38,7 @@ from tests.support.reports import with_everything
 
 KEYS = ["mean", "std", "min", "q10", "q25", "median", "q75", "max"]
 EVIL = "<script>alert(1)</script>"
+THREE = ("accuracy-round", "accuracy-distribution", "intercept-fedrep")
 
 
 def numbers(values: ArrayLike) -> dict[str, float]:
@@ -373,22 +374,23 @@ def size(png: bytes) -> tuple[int, int]:
 
 
 def test_every_figure_is_written_in_each_format_and_the_same_each_time(tmp_path: Path) -> None:
-    """Lines, dots with intervals, and strips; words are words in SVG and PDF files."""
+    """Words are words in SVG and PDF files."""
     results, rows = with_everything()
     figures = named_figures(results, rows)
     kinds = ["png", "svg", "pdf"]
     paths = plots.write_figures(tmp_path, figures, kinds)
     first = {path.name: path.read_bytes() for path in paths}
     assert {*first} == {f"{name}.{kind}" for name in figures for kind in kinds}
-    assert {"accuracy-round", "accuracy-distribution", "intercept-fedrep"} <= {*figures}
+    assert {*THREE} <= {*figures}
     assert size(first["accuracy-round.png"]) == (1200, 720)
     for name, data in first.items():
         if name.endswith(".svg"):
             assert b">fedrep" in data and b"<script" not in data
         if name.endswith(".pdf"):
             assert data.startswith(b"%PDF") and b"/Type3" not in data
-    again = plots.write_figures(tmp_path, figures, kinds)
-    assert {path.name: path.read_bytes() for path in again} == first
+    some = {name: figures[name] for name in THREE}  # lines, dots with intervals, and strips
+    again = plots.write_figures(tmp_path, some, kinds)
+    assert len(again) == 9 and all(path.read_bytes() == first[path.name] for path in again)
 
 
 def test_an_interval_that_is_cut_has_a_sign_on_the_page_and_on_paper() -> None:

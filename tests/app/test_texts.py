@@ -48,8 +48,9 @@ def learned(run: Run, users: Texts) -> None:
         assert run[row].score.mean > 0.7, row
 
 
-@pytest.mark.parametrize("path", ["auto", "together-4", "loop"])
-@pytest.mark.parametrize("model", [Text, attending])
+@pytest.mark.parametrize(
+    ("model", "path"), [(Text, "auto"), (Text, "loop"), (attending, "together-4")]
+)
 def test_words_are_trained_scored_and_predicted_as_they_are(model: Any, path: str) -> None:
     users = texts()
     names = "fedavg,fedrep,ditto,knn-per,perfedavg"

@@ -35,10 +35,10 @@ def struck(
     assert not target.wrong and target.lives()
 
 
-@pytest.mark.parametrize("part", range(5))
+@pytest.mark.parametrize("part", range(2))
 def test_hostile_messages_do_no_harm(struck: Target, part: int) -> None:
     """100 each, of all algorithms and kinds; 10,000: `python -m corsage.benchmarks fuzz-device`."""
-    first = 100 * (part + 5 * struck.resident)
+    first = 100 * (part + 2 * struck.resident)
     for number in range(first, first + 100):
         struck.strike(attack(0, number, str(struck.outside)))
     assert not struck.wrong

@@ -13,11 +13,10 @@ from corsage.app.nodes import reporting
 from corsage.benchmarks.device.messages import honest
 from corsage.benchmarks.device.target import Target
 from corsage.core.errors import DataError
-from corsage.core.registry import ALGORITHMS
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
 from tests.support.devices import Devices
-from tests.support.federations import federate, reference, settings
+from tests.support.federations import KINDS, federate, reference, settings
 
 FULL: dict[str, dict[str, Any]] = {
     "mixed-model": {"mixed_aside": "never", "known_gamma": "auto", "known_lambda": "auto"},
@@ -29,7 +28,7 @@ FULL: dict[str, dict[str, Any]] = {
 """Keys with which more is said than otherwise; devices set users aside by default."""
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", sorted({*KINDS, *FULL, "fedrod"}))
 def test_an_honest_run_is_what_the_simulation_is(name: str, tmp_path: Path) -> None:
     """Nothing that a strategy sends is refused: new users, fine-tuning and questions included."""
     keys = {"num_rounds": 2, "new_users": 0.3, "fine_tune_epochs": 1, **FULL.get(name, {})}

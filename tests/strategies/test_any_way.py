@@ -30,14 +30,13 @@ from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
 from corsage.app.run.checkpoint import read_checkpoint
 from corsage.core.errors import RoundFailed
-from corsage.core.registry import ALGORITHMS
 from corsage.solvers.convex_clustering import selection
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Result, Strategy
 from tests.support.clustered_heads import CONVEX as HEADS
 from tests.support.clustered_heads import KNOWN
 from tests.support.devices import Devices
-from tests.support.federations import CONVEX, federate, same_arrays, settings
+from tests.support.federations import CONVEX, KINDS, federate, same_arrays, settings
 from tests.support.known_users import HIERARCHICAL, LOGISTIC, SEVERAL, several
 from tests.support.resuming import IDENTITY, Stop
 
@@ -59,8 +58,10 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "fedrep-known": {**KNOWN, "new_users": 0.2},
 }
 """What keeps more than the defaults: a warm-up, clusters that are cut, new users."""
+NAMES = {*KINDS, *SPECIAL, "apfl", "feddyn", "fedrod"}
+"""Of every kind; a number that users keep, a correction at the server; and the worked example."""
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    **{name: (name, SPECIAL.get(name, {})) for name in ALGORITHMS},
+    **{name: (name, SPECIAL.get(name, {})) for name in sorted(NAMES)},
     "rounds of many exchanges": ("async-l2gd", {**HIERARCHICAL, **COINS, "known_gamma": STRENGTHS}),
     "and their refreshes": (
         "async-al2sgd",
@@ -69,9 +70,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "strengths are estimated": ("async-al2sgd", {**HIERARCHICAL, **AUTO}),
     "and in rounds": ("mixed-model", {**LOGISTIC, **AUTO, "num_rounds": 12, "mixed_em_rounds": 4}),
     "groups are found": ("mixed-model", {**LOGISTIC, **AUTO, "num_rounds": 12, **FOUND}),
-    "and of squares": ("mixed-model", {**HIERARCHICAL, **AUTO, **APART, **FOUND}),
+    "and of squares": ("mixed-model", {**HIERARCHICAL, **AUTO, **APART, **FOUND, **QUICK}),
     "and refined": ("mixed-model", {**HIERARCHICAL, **AUTO, "known_refine": 1, **QUICK}),
-    "several classes": ("mixed-model", {**SEVERAL, **AUTO}),
+    "several classes": ("mixed-model", {**SEVERAL, **AUTO, **QUICK}),
     "lambda is sought": ("convex-clustering", {"convex_lambda": "auto", "num_rounds": 4}),
     "duals at the server": ("convex-clustering", {"convex_solver": "pdmm", "num_rounds": 6}),
     "edges to neighbours": (
@@ -272,8 +273,9 @@ def test_it_ends_with_the_same_numbers(case: str, tmp_path: Path) -> None:
     walk(name, {**keys, **file})
 
 
-@pytest.mark.parametrize("riding", [True, False], ids=["riding", "alone"])
-@pytest.mark.parametrize("name", ["fedrep", "fedavg", "async-l2gd"])
+@pytest.mark.parametrize(
+    ("name", "riding"), [("fedrep", True), ("fedrep", False), ("async-l2gd", True)]
+)
 def test_on_devices_too(name: str, riding: bool) -> None:
     """Evaluations ride on training, or have messages of their own."""
     keys = {"num_users": 5, "evaluate_every": 1, "evaluate_with_training": riding}

@@ -11,7 +11,7 @@ import pytest
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError
 from corsage.core.registry import ALGORITHMS
-from tests.support.federations import federate
+from tests.support.federations import KINDS, federate
 
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))
@@ -20,7 +20,7 @@ def test_new_users_take_no_part_and_are_evaluated_in_every_case(name: str) -> No
         "new_users": 0.3,
         "adapt_samples": "4,0",
         "adapt_epochs": "1,5",
-        "num_rounds": 3,
+        "num_rounds": 2,
     }
     strategy, result, _ = federate(name, **more)
     new = result.json()[-1]
@@ -32,8 +32,9 @@ def test_new_users_take_no_part_and_are_evaluated_in_every_case(name: str) -> No
     cases = {(c["samples"], c["epochs"]): c["accuracy"]["mean"] for c in new["new_users"]}
     assert list(cases) == [(4, 1), (4, 5), (0, 1), (0, 5)]
     assert new["accuracy"]["mean"] == cases[0, 5]
-    _, other, _ = federate(name, nodes=4, **more)
-    assert other.json()[-1]["per_user"] == pytest.approx(new["per_user"])
+    if name in KINDS:
+        _, other, _ = federate(name, nodes=4, **more)
+        assert other.json()[-1]["per_user"] == pytest.approx(new["per_user"])
 
 
 def test_a_known_cluster_can_be_new(tmp_path: Path) -> None:

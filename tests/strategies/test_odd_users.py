@@ -56,9 +56,15 @@ def test_odd_users_take_part(name: str, numbers: bool, tmp_path: Path) -> None:
     assert np.isfinite(summary.loss.mean)
 
 
-@pytest.mark.parametrize("kind", ODD[:-1])
-@pytest.mark.parametrize("name", [m for m in METHODS if not m.startswith("async")])
+EXACT = [m for m in METHODS if not m.startswith("async")]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [(m, ODD[(i + j) % (len(ODD) - 1)]) for i, m in enumerate(EXACT) for j in (0, 2)],
+)
 def test_everybody_may_be_odd(name: str, kind: str, tmp_path: Path) -> None:
+    """Two kinds a method, in turns; above, all users of a run are of one kind each."""
     keys = {"convex_lambda": 0.05, "convex_report": False} if name == "convex-clustering" else {}
     file = odd_table(tmp_path, numbers=True, everybody=kind)
     summary, _ = run(name, file, numbers=True, **keys)

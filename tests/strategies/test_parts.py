@@ -23,9 +23,8 @@ from corsage.app.local_grid import LocalGrid
 from corsage.clients.parts import samples as features
 from corsage.core.errors import ModelError, RoundFailed
 from corsage.core.messages.encoding import decode
-from corsage.core.registry import ALGORITHMS
 from tests.support.devices import Devices
-from tests.support.federations import CONVEX, federate, same_arrays, settings
+from tests.support.federations import CONVEX, KINDS, federate, same_arrays, settings
 from tests.support.reference import (
     DECAY,
     KEYS,
@@ -97,7 +96,11 @@ def test_a_pattern_that_is_the_head_changes_nothing(name: str) -> None:
             assert mine["per_user"] == theirs["per_user"] and mine["bytes_up"] == theirs["bytes_up"]
 
 
-@pytest.mark.parametrize("name", [n for n in ALGORITHMS if n not in CONVEX])
+MORE = ("lg-fedavg", "fedbabu", "apfl", "moon", "gpfl")
+"""Beside one of every kind, those that cut a model or its features in ways of their own."""
+
+
+@pytest.mark.parametrize("name", [n for n in (*KINDS, *MORE) if n not in CONVEX])
 def test_what_is_frozen_stays_and_never_travels(name: str) -> None:
     """Every method on the whole model, and with its first layer frozen."""
     _, whole, _ = federate(name, num_rounds=2, hidden="16,12")
@@ -181,7 +184,6 @@ def test_lg_fedavg_s_split_may_be_said_by_any_key(warmup: int) -> None:
 
 PARTS: list[tuple[str, dict[str, str]]] = [
     ("fedrep", {"model": DEEP, "head": "fc2,fc3"}),
-    ("fedper", {"model": DEEP, "personal": "norm.*"}),
     ("lg-fedavg", {"model": DEEP, "shared": "fc2,fc3"}),
     ("fedavg", {"model": DEEP, "frozen": "fc1.*"}),
     ("fedrep", {"model": LORA, "shared": "*.lora_a"}),
@@ -203,7 +205,7 @@ def test_parts_on_devices_are_those_of_a_simulation(
         assert mine["per_user"] == theirs["per_user"]
 
 
-@pytest.mark.parametrize("name", ["fedrep", "fedavg", "ditto", "local"])
+@pytest.mark.parametrize("name", ["fedrep", "ditto"])
 def test_a_run_of_adapters_gives_whole_models(name: str, tmp_path: Path) -> None:
     """A is shared, B and the head are a user's own, all else is frozen; on any number of nodes."""
     keys: dict[str, Any] = {"model": LORA, "shared": "*.lora_a", "num_users": 6, "num_rounds": 2}
@@ -219,7 +221,7 @@ def test_a_run_of_adapters_gives_whole_models(name: str, tmp_path: Path) -> None
         assert torch.equal(module.eval()(x), row.user("3").module()(x))
     Adapted().load_state_dict(row.user("0").state_dict(), strict=True)
     up = many[name].json()["bytes_up"]
-    moving = {"fedrep": 64, "local": 0}.get(name, 64 + 32 + HEAD)
+    moving = 64 if name == "fedrep" else 64 + 32 + HEAD
     assert up == 2 * 5 * 4 * moving  # five of six users a round
 
 

@@ -47,9 +47,12 @@ def test_the_registry_is_told_apart() -> None:
 
 @pytest.mark.parametrize("name", AVERAGED)
 def test_a_mean_is_taken_over_and_a_robust_average_is_not(name: str) -> None:
+    """One rule a method, in turns: all go through the same average."""
+    turn = AVERAGED.index(name) % len(RULES)
     with attacked(BAD, -1e4):
         undefended, _, _ = federate(name, **ALL)
-        defended = {rule: federate(name, robust=rule, **ALL)[0] for rule in RULES}
+        rules = RULES if name in ("fedavg", "scaffold") else RULES[turn : turn + 1]
+        defended = {rule: federate(name, robust=rule, **ALL)[0] for rule in rules}
     assert far(undefended) > 30
     for rule, strategy in defended.items():
         reach = {"model": 0.0, **arrays_of(strategy.state)}

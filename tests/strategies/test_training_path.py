@@ -99,6 +99,7 @@ print(strategy.job.built.training_path, hashlib.sha256(values).hexdigest())
 """
 
 
+@pytest.mark.slow  # two processes, of which one is slow
 def test_two_cold_runs_are_equal_bit_for_bit_on_another_machine_too(tmp_path: Path) -> None:
     """A machine whose slowest way is the quickest by the clock, and with other processors."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,12 @@ from tests.support.steps import Steps, counted
 
 OWN_STEPS = ("l2gd", "fedrep-exact")
 SGD = [name for name in ALGORITHMS if name not in (*CONVEX, *OWN_STEPS)]
-ROUNDS, BUDGET = 4, 11
+ROUNDS, BUDGET = 2, 11
 KEYS: dict[str, Any] = {
     "num-users": 12,
     "num-rounds": ROUNDS,
     "fraction-train": 1.0,
+    "max-train-samples": 60,
     "hidden": "8",
     "fine-tune-epochs": 0,
     "evaluate-every": 100,
@@ -44,6 +46,7 @@ class OnlyTraining(Callback):
         self.steps.on = row["round"] < ROUNDS
 
 
+@cache
 def gradients(name: str, **keys: Any) -> int:
     """Gradients of minibatches that all users of a run computed in its rounds."""
     config = Config.parse({**KEYS, "strategy": name, **keys})

@@ -70,8 +70,7 @@ SMALL = """[...document.querySelectorAll('body *')].filter(e =>
 ).map(e => e.textContent)"""
 
 
-@pytest.mark.parametrize("width", [400, 1280])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (1280, "dark")])
 def test_it_fits_and_is_legible(look: Open, width: int, scheme: str) -> None:
     with look(*with_everything(), width=width, color_scheme=scheme) as page:
         for opened in page.locator("summary").all():

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from corsage.core.errors import ConfigError
 from corsage.core.seeding import generator
 from corsage.experiments.known_clusters.async_al2sgd import Faces, iterate, run_naive
+from corsage.experiments.known_clusters.async_l2gd import run_naive as run_algorithm_1
 from corsage.solvers.known_clusters.coins import al2sgd_coalescing, katyusha
 from corsage.solvers.known_clusters.coins.al2sgd_coalescing import Missed, catch_up, plan
 from corsage.solvers.known_clusters.coins.flips import Coin, Coins, stretch
 from corsage.solvers.known_clusters.coins.katyusha import (
+    Rows,
     begin,
     check,
     local_estimate,
@@ -29,7 +31,6 @@ from corsage.solvers.known_clusters.coins.settings import (
 )
 from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
 from tests.support.clustered_losses import Quadratics, faces, hierarchy_of, pull_matrix
-from tests.support.coalesced import al2sgd_together, cluster_rows, l2gd_together, plans
 
 SEEDS = st.integers(0, 2**32 - 1)
 D, SIZES, NAMES = 2, [1, 2, 4], ("a", "b", "c")
@@ -185,43 +186,16 @@ def test_iterations_are_algorithm_2_line_by_line(seed, full):
             assert np.allclose(mine, theirs, rtol=1e-12, atol=1e-12)
 
 
-# Steps run together.
-
-
-@pytest.mark.parametrize("kind", ["equal", "unequal", "one coin"])
-def test_coalesced_run_is_the_naive_one(kind):
-    number = 2_000
-    rng, found, losses, chosen = problem(
-        5, even=kind != "unequal", one_coin=kind == "one coin", samples=2, rho=0.02
-    )
-    start, drawn = rng.normal(size=(found.n, D)), rng.integers(2, size=(97, found.n))
-
-    def sample(t, rows, users):
-        return losses.sample_gradient(drawn[t % 97], rows, users)
-
-    args = (start, losses.gradient, sample, found, chosen, coins_of(3, chosen), number)
-    naive, fast = run_naive(*args), al2sgd_together(*args)
-    for name in ("z", "y", "x", "slope"):
-        assert np.abs(getattr(naive, name) - getattr(fast, name)).max() < 1e-12
-    assert np.abs(naive.y - start).max() > 0.1
-
-
-@settings(max_examples=20, deadline=None)
-@given(SEEDS, st.booleans(), st.integers(0, 60))
-def test_coalesced_run_ends_anywhere(seed, even, number):
-    rng, found, losses, chosen = problem(seed, even=even, samples=3, rho=0.2)
-    start, sample = rng.normal(size=(found.n, D)), drawn_samples(losses)
-    args = (start, losses.gradient, sample, found, chosen, coins_of(seed, chosen), number)
-    naive, fast = run_naive(*args), al2sgd_together(*args)
-    assert np.allclose(naive.y, fast.y, rtol=0, atol=1e-12)
-    assert np.allclose(naive.z, fast.z, rtol=0, atol=1e-12)
+# Steps run together: tests/strategies has whole runs against the iterations one by one.
 
 
 def test_means_of_a_cluster_move_as_a_user():
     """The server's z, y, x and slope after aggregation steps are the means of the users'."""
     rng, found, losses, chosen = problem(8, even=True)
     rows = anywhere(rng, found, losses, chosen)
-    server = cluster_rows(rows, found)
+    z, y, x, slope = (found.centres(part) for part in (rows.z, rows.y, rows.x, rows.slope))
+    oracle = rows.oracle.pick(found.order[found.starts])
+    server = Rows(z, y, x, slope, x, found.weights @ x, oracle)
     ahead, told = al2sgd_coalescing.advance_means(server, chosen, 4, found.weights)
     for t in range(4):
         theta = rows.theta(chosen)
@@ -263,7 +237,7 @@ def test_float32_rows_stay_float32():
         return losses.gradient(rows, users).astype(rows.dtype)
 
     rest = (gradient, None, found, chosen, coins_of(1, chosen), 300)
-    small = al2sgd_together(start.astype(np.float32), *rest)
+    small = run_naive(start.astype(np.float32), *rest)
     assert {getattr(small, name).dtype for name in ("z", "y", "x", "centre")} == {np.dtype("f4")}
     assert np.allclose(small.y, run_naive(start, *rest).y, atol=1e-4)
 
@@ -272,7 +246,9 @@ def test_float32_rows_stay_float32():
 @given(SEEDS, st.floats(0.05, 0.9), st.floats(0.01, 0.9), st.integers(1, 300))
 def test_plans_tile_the_run_and_end_with_refreshes(seed, p_0, rho, number):
     coins, renewal = Coins(seed, p_0, (0.4,), ("a",)), Coin(seed, rho, ("refresh coins",))
-    parts, shown = list(plans(coins, renewal, number)), renewal.at(0, number)
+    parts, shown = [plan(coins, renewal, 0, number)], renewal.at(0, number)
+    while parts[-1].last < number:
+        parts.append(plan(coins, renewal, parts[-1].last, number))
     assert [p.first for p in parts] == [0, *(p.last for p in parts[:-1])]
     assert parts[-1].last == number
     assert [p.last - 1 for p in parts if p.refresh] == np.flatnonzero(shown).tolist()
@@ -293,12 +269,12 @@ def test_quadratic_losses_are_solved_where_algorithm_1_stalls():
     best, start, number = losses.minimiser(found), np.zeros((7, D)), 3_000
     coins, first = coins_of(1, chosen), np.square(best).sum()
     sample = drawn_samples(losses)
-    rows = al2sgd_together(start, losses.gradient, sample, found, chosen, coins, number)
+    rows = run_naive(start, losses.gradient, sample, found, chosen, coins, number)
     assert np.square(rows.y - best).sum() < 1e-10 * first
     step = largest_step(found, losses.smoothness(), chosen.p0, chosen.p)
     plain = Parameters(step, chosen.p0, chosen.p, chosen.tau)
     args = (start, losses.gradient, found, plain, coins, number)
-    assert np.square(l2gd_together(*args) - best).sum() > 1e-4 * first
+    assert np.square(run_algorithm_1(*args) - best).sum() > 1e-4 * first
 
 
 def test_printed_estimator_diverges_where_the_mended_one_converges(monkeypatch):
@@ -355,7 +331,7 @@ def test_the_thrifty_rho_needs_less_than_half_of_the_rounds_between_clusters():
         chosen = parameters(found, losses.smoothness(), losses.convexity(), 0.05, p, rho)
         number = int(rounds / (chosen.rho + chosen.p0 * (1 - chosen.p0)))
         coins, sample = coins_of(1, chosen), drawn_samples(losses)
-        rows = al2sgd_together(start, losses.gradient, sample, found, chosen, coins, number)
+        rows = run_naive(start, losses.gradient, sample, found, chosen, coins, number)
         return np.square(rows.y - best).sum() / np.square(best).sum()
 
     assert left(None, 220) < 1e-8 < left(1.0, 500)

@@ -34,7 +34,6 @@ from corsage.solvers.known_clusters.coins.settings import (
 )
 from corsage.solvers.known_clusters.hierarchy import Hierarchy
 from tests.support.clustered_losses import Quadratics, faces, hierarchy_of, pull_matrix
-from tests.support.coalesced import l2gd_together
 
 SEEDS = st.integers(0, 2**32 - 1)
 D = 2
@@ -108,40 +107,15 @@ def test_an_iteration_is_algorithm_1_line_by_line(seed):
         assert np.allclose(after, reference, rtol=0, atol=1e-13)
 
 
-# Steps run together.
-
-
-@pytest.mark.parametrize("kind", ["equal", "unequal", "one coin"])
-def test_coalesced_run_is_the_naive_one(kind):
-    """gamma_i the same in a cluster or not; and p_j = 0, tau_j = 1. 4,000 iterations."""
-    rng = np.random.default_rng(4)
-    found = hierarchy_of(rng, SIZES, even=kind != "unequal")
-    losses = Quadratics(rng, found.n, D)
-    p = np.zeros(3) if kind == "one coin" else np.array([0.3, 0.1, 0.6])
-    p_0, smooth = 0.15, losses.smoothness()
-    chosen = Parameters(largest_step(found, smooth, p_0, p), p_0, p, tau_of(p_0, p))
-    coins, seen = Coins(7, p_0, tuple(p), ("a", "b", "c")), []
-    start = rng.normal(size=(found.n, D))
-    args = (start, losses.gradient, found, chosen, coins, 4_000)
-    naive = run_naive(*args, each=lambda t, theta: seen.append(t))
-    assert np.abs(l2gd_together(*args) - naive).max() < 1e-12
-    assert np.abs(naive - start).max() > 0.1 and seen == list(range(1, 4_001))
-
-
-def test_coalesced_run_ends_anywhere():
-    rng, found, losses, chosen, start = problem(11, even=True)
-    coins = Coins(2, chosen.p0, tuple(chosen.p), ("a", "b", "c"))
-    for number in (*range(12), *rng.integers(12, 60, 5)):
-        args = (start, losses.gradient, found, chosen, coins, int(number))
-        assert np.allclose(l2gd_together(*args), run_naive(*args), rtol=0, atol=1e-13)
+# Steps run together: tests/strategies has whole runs against the iterations one by one.
 
 
 def test_float32_models_stay_float32():
     _, found, losses, chosen, start = problem(12)
     coins = Coins(2, chosen.p0, tuple(chosen.p), ("a", "b", "c"))
     args = (losses.gradient, found, chosen, coins, 200)
-    small = l2gd_together(start.astype(np.float32), *args)
-    assert small.dtype == run_naive(start.astype(np.float32), *args).dtype == np.float32
+    small = run_naive(start.astype(np.float32), *args)
+    assert small.dtype == np.float32
     assert np.allclose(small, run_naive(start, *args), atol=1e-4)
 
 

@@ -19,6 +19,7 @@ from corsage.solvers.known_clusters.coins.flips import (
     deviations,
     expected_communications,
     stretch,
+    stretches,
 )
 from corsage.solvers.known_clusters.newton_rounds import (
     ABOVE,
@@ -27,7 +28,6 @@ from corsage.solvers.known_clusters.newton_rounds import (
     NEWTON,
     Pace,
 )
-from tests.support.coalesced import stretches
 
 COINS = Coins(3, 0.2, (0.3, 0.0, 0.7), ("a", "b", "c"))
 SEEDS = st.integers(0, 2**32 - 1)

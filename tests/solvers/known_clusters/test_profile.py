@@ -118,10 +118,7 @@ def test_a_variance_that_is_0_has_an_upper_end() -> None:
     assert at_end - best == pytest.approx(CUTOFF, abs=1e-3)
 
 
-@pytest.mark.parametrize("kinds", [(ONE, FULL), (FULL, DIAGONAL)])
-def test_ends_are_where_a_search_that_knows_no_slope_finds_the_cutoff(
-    kinds: tuple[str, str],
-) -> None:
+def test_ends_are_where_a_search_that_knows_no_slope_finds_the_cutoff() -> None:
     """Three levels; sequential quadratic programming with differences."""
     data = records(3, slopes=0.6)
     tree = tree_of(data.x[:, 1:], data.y, data.user, data.cluster)
@@ -129,8 +126,7 @@ def test_ends_are_where_a_search_that_knows_no_slope_finds_the_cutoff(
     first, _ = tree.levels
     levels = (first, Level.plain(region, 2), Level.plain(np.zeros(2, np.int64), 1))
     tree = Tree(tree.users, levels, tree.counts)
-    kinds3 = (*kinds, ONE)
-    shapes = tuple(Shape(kind, np.arange(2), 2) for kind in kinds3)
+    shapes = tuple(Shape(kind, np.arange(2), 2) for kind in (ONE, FULL, ONE))
     found = Intervals(tree, shapes, Scoring(tree, shapes).fitted().x)
     search = Scoring(found.tree, shapes)
     t = np.array([0.6, 1.0])

@@ -80,16 +80,16 @@ SOME = {"known_p0": 0.2, "known_p": 0.4, "al2sgd_rho": 0.1}
 ONE_COIN = {"known_p0": 0.2, "known_p": 0, "al2sgd_rho": 0.1}
 CASES = [
     # data, gamma, clusters of unequal sizes, oracle, nodes, iterations, keys
-    (HIERARCHICAL, "number", False, "full", 1, 3_000, {}),
-    (HIERARCHICAL, "cluster", True, "sample", 12, 120, SOME),
-    (HIERARCHICAL, "cluster", False, "full", 3, 200, SOME),
-    (HIERARCHICAL, "user", True, "full", 5, 80, SOME),
-    (HIERARCHICAL, "user", False, "sample", 1, 120, ONE_COIN),
-    (LOGISTIC, "number", True, "sample", 1, 800, {}),
-    (LOGISTIC, "cluster", False, "full", 4, 100, ONE_COIN),
-    (LOGISTIC, "user", True, "sample", 12, 60, SOME),
-    (SEVERAL, "number", False, "full", 3, 300, SOME),
-    (SEVERAL, "user", False, "sample", 12, 80, SOME),
+    (HIERARCHICAL, "number", False, "full", 1, 1_500, {}),
+    (HIERARCHICAL, "cluster", True, "sample", 12, 70, SOME),
+    (HIERARCHICAL, "cluster", False, "full", 3, 100, SOME),
+    (HIERARCHICAL, "user", True, "full", 5, 50, SOME),
+    (HIERARCHICAL, "user", False, "sample", 1, 80, ONE_COIN),
+    (LOGISTIC, "number", True, "sample", 1, 500, {}),
+    (LOGISTIC, "cluster", False, "full", 4, 60, ONE_COIN),
+    (LOGISTIC, "user", True, "sample", 12, 40, SOME),
+    (SEVERAL, "number", False, "full", 3, 120, SOME),
+    (SEVERAL, "user", False, "sample", 12, 40, SOME),
 ]
 
 

@@ -63,18 +63,23 @@ def constant_within() -> Floats:
     return np.repeat(np.random.default_rng(1).standard_normal(USERS), ROWS)
 
 
+SUM = "these data tell only the sum of it and that of x0"
 ALONE = "it shows in rows of one user alone, or there are no more rows than coefficients"
 
 
-@pytest.mark.parametrize("variances", ["auto", "one", "diagonal", "full"])
 @pytest.mark.parametrize(
-    ("column", "why"),
+    ("column", "why", "variances"),
     [
-        (one_row(), ALONE),
-        (one_user(), ALONE),
-        (constant_within(), "its column is constant within each user"),
-        (np.full(USERS * ROWS, 3.0), "its column is constant"),
-        (table(one_row())[0][:, 0] * 2, "these data tell only the sum of it and that of x0"),
+        (one_row(), ALONE, "auto"),
+        (one_row(), ALONE, "one"),
+        (one_user(), ALONE, "full"),
+        (one_user(), ALONE, "diagonal"),
+        (constant_within(), "its column is constant within each user", "auto"),
+        (constant_within(), "its column is constant within each user", "diagonal"),
+        (np.full(USERS * ROWS, 3.0), "its column is constant", "one"),
+        (np.full(USERS * ROWS, 3.0), "its column is constant", "full"),
+        (table(one_row())[0][:, 0] * 2, SUM, "auto"),
+        (table(one_row())[0][:, 0] * 2, SUM, "full"),
     ],
 )
 def test_a_column_whose_slopes_nobody_tells(
@@ -119,7 +124,7 @@ def test_clusters_of_one_user_each_are_its_users(tmp_path: Path) -> None:
     assert known["cluster"]["held"].endswith("the sum of it and that of intercept between users")
 
 
-@pytest.mark.parametrize(("users", "rows"), [(3, 4), (4, 3), (6, 3), (20, 10)])
+@pytest.mark.parametrize(("users", "rows"), [(3, 4), (4, 3), (6, 3)])
 @pytest.mark.parametrize("variances", ["one", "diagonal", "full"])
 def test_an_estimate_is_within_its_interval(
     users: int, rows: int, variances: str, tmp_path: Path

@@ -131,8 +131,15 @@ def absent() -> Any:
     return federate("fedavg", grid=Spoilt(lambda content: None, gone=[3]), **SMALL)
 
 
-@pytest.mark.parametrize("name", ["classes inf", "many classes", "shape inf", "no config"])
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedrep", "async-l2gd", "convex-clustering"])
+@pytest.mark.parametrize(
+    ("name", "algorithm"),
+    [
+        ("classes inf", "fedavg"),
+        ("many classes", "fedrep"),
+        ("shape inf", "async-l2gd"),
+        ("no config", "convex-clustering"),
+    ],
+)
 def test_a_node_that_comes_late_ends_nothing(name: str, algorithm: str) -> None:
     grid = Spoilt(ATTACKS[name][0], gone=[3])
     comes = At(2, grid.gone.clear)
