@@ -11,7 +11,6 @@ from rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,9 +71,6 @@ class Trace:
     true: list[float]
     certified: list[float]
     reached: int | None
-
-
-Iterates = Callable[[Setting, LinearLosses, Edges], Any]
 
 
 def measure(options: Options) -> Outcome:
