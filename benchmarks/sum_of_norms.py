@@ -49,7 +49,7 @@ from corsage.solvers.convex_clustering.exact.sum_of_norms import (
     fit,
     path,
 )
-from corsage.solvers.losses.convex import LinearLosses
+from corsage.solvers.losses.linear_losses import LinearLosses
 
 LAMBDAS, RIDGE = (0.0913593, 0.01), 1e-3
 SPREAD, POINT_LAMBDAS = 0.1, (0.0133, 0.005)

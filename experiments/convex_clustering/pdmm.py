@@ -27,7 +27,7 @@ from corsage.experiments.pictures import chosen_seeds, entitle, legend, panels
 from corsage.solvers.convex_clustering import pdmm, splitting
 from corsage.solvers.convex_clustering.exact.edges import Edges
 from corsage.solvers.convex_clustering.exact.sum_of_norms import fit, gap
-from corsage.solvers.losses.convex import LinearLosses
+from corsage.solvers.losses.linear_losses import LinearLosses
 
 LAMS, SHARES, QUICK = (0.0913593, 0.01), (1.0, 0.5, 0.2, 0.1), (1.0, 0.5)
 GOAL, BEYOND = 1e-6, 3e-8
@@ -122,8 +122,10 @@ def trace(own: Setting, losses: LinearLosses, edges: Edges, best: float) -> Trac
 
 def solve(losses: LinearLosses, users: Ints, centre: Floats, kappa: Floats) -> Floats:
     """What the users do in both methods."""
-    own = losses.pick(users.tolist())
-    return own.prox(torch.from_numpy(centre), torch.from_numpy(kappa)).numpy()
+    whole, weight = torch.zeros(losses.n, losses.d, dtype=losses.dtype), torch.ones(losses.n)
+    whole[users], weight = torch.from_numpy(centre), weight.to(losses.dtype)
+    weight[users] = torch.from_numpy(kappa)
+    return losses.prox(whole, weight)[users].numpy()
 
 
 def pdmm_iterates(own: Setting, losses: LinearLosses, edges: Edges) -> Any:

@@ -12,7 +12,7 @@ from corsage.core.errors import RoundFailed
 from corsage.core.losses import SQUARED_HINGE
 from corsage.datasets.ellipses import Ellipses, draw
 from corsage.solvers.convex_clustering.exact.edges import Edges, norms
-from corsage.solvers.losses.convex import LinearLosses, linear_losses
+from corsage.solvers.losses.linear_losses import LinearLosses
 
 RIDGE = 1e-3
 
@@ -38,7 +38,7 @@ def losses_of(a: Floats, signs: Floats) -> LinearLosses:
     classes = torch.from_numpy((signs.ravel() > 0).astype(np.int64))
     features = torch.from_numpy(np.ascontiguousarray(a.reshape(n * m, 2)))
     sizes = np.full(n, m)
-    return linear_losses(features, classes, sizes, loss=SQUARED_HINGE, scale="mean", ridge=RIDGE)
+    return LinearLosses(features, classes, sizes, loss=SQUARED_HINGE, scale="mean", ridge=RIDGE)
 
 
 @lru_cache

@@ -15,7 +15,7 @@ from corsage.solvers.convex_clustering.exact.certificate import feasible
 from corsage.solvers.convex_clustering.exact.edges import Edges, norms
 from corsage.solvers.convex_clustering.exact.sum_of_norms import Solution, fit
 from corsage.solvers.convex_clustering.recovery import flow, reduced
-from corsage.solvers.losses.convex import Quadratic
+from corsage.solvers.losses.quadratic import Quadratic
 
 
 @dataclass(frozen=True)

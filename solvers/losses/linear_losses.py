@@ -60,13 +60,6 @@ class LinearLosses(Ragged[Block]):
         share = self._shares(sizes)
         return Block(a, self.labels[rows], sizes, self.loss, share, self._ridges())
 
-    def _of(self, features: Tensor, labels: Tensor, sizes: Ints) -> LinearLosses:
-        """The same losses of other samples."""
-        return LinearLosses(
-            features, labels, sizes, loss=self.loss, scale=self.scale, ridge=self.ridge,
-            intercept=self.intercept,
-        )  # fmt: skip
-
     def _ridges(self) -> Tensor:
         """The ridge of each parameter."""
         ridge = self.features.new_full((self.d,), self.ridge)

@@ -62,13 +62,6 @@ class SoftmaxLosses(Ragged[SoftmaxBlock]):
         if len(labels) and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < classes:
             raise DataError(f"cross-entropy: labels must be classes from 0 to {classes - 1}.")
 
-    def _of(self, features: Tensor, labels: Tensor, sizes: Ints) -> SoftmaxLosses:
-        """The same losses of other samples."""
-        return SoftmaxLosses(
-            features, labels, sizes, classes=self.classes, scale=self.scale, ridge=self.ridge,
-            intercept=self.intercept,
-        )  # fmt: skip
-
     def _block(self, users: Ints) -> SoftmaxBlock:
         """The block of these users."""
         sizes, rows = self.counts[users], self._samples(users)

@@ -10,7 +10,7 @@ import torch
 from corsage.core.losses import SQUARED_HINGE
 from corsage.datasets.dealing.federated import simulated
 from corsage.networks.training import to_tensors
-from corsage.solvers.losses.convex import LinearLosses, linear_losses
+from corsage.solvers.losses.linear_losses import LinearLosses
 from tests.support.federations import settings
 
 
@@ -23,7 +23,7 @@ def central(**keys: Any) -> LinearLosses:
     inputs, _ = to_tensors(x, np.zeros(len(x)), data.shift, data.scale)
     labels = np.concatenate([user.y_train for user in users])
     sizes = data.train_sizes
-    return linear_losses(
+    return LinearLosses(
         inputs.double(), torch.from_numpy(labels.copy()), sizes,
         loss=SQUARED_HINGE, scale="mean", ridge=0.001,
     )  # fmt: skip

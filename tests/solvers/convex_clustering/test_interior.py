@@ -21,8 +21,8 @@ from corsage.solvers.convex_clustering.exact.merged import Merged
 from corsage.solvers.convex_clustering.exact.rising import Rising
 from corsage.solvers.convex_clustering.exact.sum_of_norms import fit, gap, path, prox
 from corsage.solvers.convex_clustering.exact.wide_prox import wide_prox
-from corsage.solvers.losses.convex import points
 from tests.support.convex_problems import blobs, by_cvxpy, random
+from tests.support.points import points
 
 SEEDS = st.integers(0, 2**32 - 1)
 LAMBDAS = [1e-4, 0.01, 0.05, 0.3, 3.0, 1e6]
@@ -94,7 +94,7 @@ def test_merged_users_have_the_same_optimum(lam):
 
 def test_losses_of_other_kinds_are_solved_by_it_too(monkeypatch):
     taken, (a, edges) = methods(monkeypatch), moons()
-    losses = points(torch.from_numpy(a), "huber", 0.3)
+    losses = points(torch.from_numpy(a), 0.3)
     for lam in (0.01, 0.1):
         found = fit(losses, lam, edges)
         best, _ = by_cvxpy(

@@ -28,8 +28,8 @@ from corsage.solvers.convex_clustering.recovery import (
     window,
     windows,
 )
-from corsage.solvers.losses.convex import points
 from tests.support.convex_problems import by_cvxpy
+from tests.support.points import points
 
 SEEDS = st.integers(0, 2**32 - 1)
 MANY = settings(max_examples=20, deadline=None)
@@ -48,7 +48,7 @@ def groups(seed, sizes=(4, 3, 5), spread=0.3):
     labels = np.repeat(np.arange(len(sizes)), sizes)
     corners = np.array([[0.0, 0.0], [4.0, 0.5], [1.0, 5.0]])
     a = corners[labels] + spread * rng.normal(size=(len(labels), 2))
-    return a, points(torch.from_numpy(a), "huber", 2.5), labels
+    return a, points(torch.from_numpy(a), 2.5), labels
 
 
 def test_bounds_of_the_ellipses(ellipses) -> None:
@@ -206,7 +206,4 @@ def test_merged_losses_are_sums(seed: int) -> None:
     np.testing.assert_allclose(merged.gradient(best), 0, atol=1e-8)
     tilted = merged.minimise(slope)
     np.testing.assert_allclose(merged.gradient(tilted), -slope, atol=1e-8)
-    near = merged.prox(w, 0.7)
-    np.testing.assert_allclose(merged.gradient(near), 0.7 * (w - near), atol=1e-8)
-    np.testing.assert_allclose(merged.pick([2, 0]).value(w[[2, 0]]), merged.value(w)[[2, 0]])
     assert merged.smoothness().tolist() == np.bincount(labels).tolist()
