@@ -104,3 +104,12 @@ def _length(losses: LinearLosses, spread: Floats, x: Floats, step: Floats) -> fl
     while value(x - length * step) > now + 1e-13 * abs(now) and length > 1e-6:
         length /= 2
     return length
+
+
+def within_distance(x: Floats, labels: Ints) -> float:
+    """The mean distance between two users' models over all pairs of a cluster."""
+    i, j = np.triu_indices(len(x), 1)
+    same = labels[i] == labels[j]
+    if not same.any():
+        return 0.0
+    return float(np.linalg.norm(x[i[same]] - x[j[same]], axis=1).mean())

@@ -24,9 +24,8 @@ from corsage.solvers.convex_clustering.exact.certificate import Problem, feasibl
 from corsage.solvers.convex_clustering.exact.costs import LossCosts
 from corsage.solvers.convex_clustering.exact.edges import Edges, norms
 from corsage.solvers.convex_clustering.exact.merged import Merged
-from corsage.solvers.convex_clustering.exact.partition import proved
+from corsage.solvers.convex_clustering.exact.partition import carried, proved, reduced
 from corsage.solvers.convex_clustering.exact.sum_of_norms import Solution
-from corsage.solvers.convex_clustering.recovery import flow, reduced
 from corsage.solvers.losses.convex import Losses
 
 FUSED = 1e-8
@@ -117,8 +116,7 @@ def read(losses: Losses, x: Floats, lam: float, edges: Edges) -> Partition:
     sure = proved(losses, unsolved(x, lam, edges), edges)
     if sure.partition_certified:
         labels = in_order(sure.labels)
-        w = sure.x[np.unique(labels, return_index=True)[1]]
-        return Partition(labels, True, sure.relative_gap, w)
+        return Partition(labels, True, sure.relative_gap, of_each(sure.x, labels))
     alone = np.arange(len(x))
     proposed = list(islice(candidates(x), CANDIDATES))
     if not proposed or len(np.unique(fused(x))) == len(x):
@@ -139,11 +137,22 @@ def unsolved(x: Floats, lam: float, edges: Edges) -> Solution:
 
 def judged(losses: Losses, labels: Ints, lam: float, edges: Edges) -> Partition:
     """A partition's fused models, and whether they are a solution at lam."""
-    solved = reduced(losses, labels, lam, edges)
     problem = Problem(LossCosts(losses), edges, lam)
-    carried = feasible(flow(losses, solved, lam, edges).mu, problem.radius)
-    gap = problem.relative(problem.gap(solved.x, carried), solved.x)
-    return Partition(labels, gap <= EXACT_GAP and solved.distinct, gap, solved.w)
+    found = reduced(problem, labels)
+    mu, _ = carried(problem, found)
+    gap = problem.relative(problem.gap(found.x, feasible(mu, problem.radius)), found.x)
+    exact = gap <= EXACT_GAP and apart(found.x, labels)
+    return Partition(labels, exact, gap, of_each(found.x, labels))
+
+
+def apart(x: Floats, labels: Ints) -> bool:
+    """True if no two clusters have the same model."""
+    return bool(fused(x, 1e-7).max() == labels.max())
+
+
+def of_each(x: Floats, labels: Ints) -> Floats:
+    """The model of each cluster, of users that have one."""
+    return np.asarray(x[np.unique(labels, return_index=True)[1]])
 
 
 def refit(losses: Losses, labels: Ints) -> Floats:
@@ -181,12 +190,3 @@ def refitted_models(
     usable = np.isfinite(models.sum(1))
     means = np.stack([x[labels == k].mean(0) for k in range(len(models))])
     return np.where(usable[:, None], models, means)[labels], int((~usable).sum())
-
-
-def within_distance(x: Floats, labels: Ints) -> float:
-    """The mean distance between two users' models over all pairs of a cluster."""
-    i, j = np.triu_indices(len(x), 1)
-    same = labels[i] == labels[j]
-    if not same.any():
-        return 0.0
-    return float(np.linalg.norm(x[i[same]] - x[j[same]], axis=1).mean())

@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 
 from corsage.core.arrays import Array, Ints
+from corsage.experiments.known_clusters.methods import stretches
 from corsage.solvers.known_clusters.coins import katyusha
 from corsage.solvers.known_clusters.coins.al2sgd_coalescing import (
     advance,
@@ -33,7 +34,6 @@ from corsage.solvers.known_clusters.coins.flips import (
     Coins,
     Stretch,
     Walk,
-    stretches,
 )
 from corsage.solvers.known_clusters.coins.katyusha import (
     KatyushaParameters,

@@ -16,9 +16,9 @@ from corsage.solvers.convex_clustering.exact.costs import PointCosts
 from corsage.solvers.convex_clustering.exact.edges import Edges, norms
 from corsage.solvers.convex_clustering.exact.finish import Finish
 from corsage.solvers.convex_clustering.exact.interior import Interior, suits
-from corsage.solvers.convex_clustering.exact.level import Level
 from corsage.solvers.convex_clustering.exact.merged import Merged
-from corsage.solvers.convex_clustering.exact.rising import Rising
+from corsage.solvers.convex_clustering.exact.shrinking import Level
+from corsage.solvers.convex_clustering.exact.solved import Rising
 from corsage.solvers.convex_clustering.exact.sum_of_norms import fit, gap, path, prox
 from corsage.solvers.convex_clustering.exact.wide_prox import wide_prox
 from tests.support.convex_problems import blobs, by_cvxpy, random

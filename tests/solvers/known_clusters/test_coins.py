@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from corsage.core.errors import ConfigError
 from corsage.core.losses import LOGISTIC, SQUARED_HINGE, SQUARED_LOSS, ScalarLoss, huber
+from corsage.experiments.known_clusters.methods import stretches
 from corsage.solvers.known_clusters.coins.flips import (
     BLOCK,
     Coins,
@@ -27,7 +28,6 @@ from corsage.solvers.known_clusters.newton_rounds import (
     NEWTON,
     Pace,
 )
-from tests.support.coalesced import stretches
 
 COINS = Coins(3, 0.2, (0.3, 0.0, 0.7), ("a", "b", "c"))
 SEEDS = st.integers(0, 2**32 - 1)
