@@ -35,12 +35,7 @@ from corsage.solvers.convex_clustering.exact.edges import Edges
 from corsage.solvers.convex_clustering.exact.partition import reduced
 from corsage.solvers.convex_clustering.exact.sum_of_norms import path
 from corsage.solvers.convex_clustering.reading import fused, of_each, refit
-from corsage.solvers.convex_clustering.recovery import (
-    necessary,
-    theorem1,
-    theorem2,
-    window,
-)
+from corsage.solvers.convex_clustering.recovery import necessary, theorem1, theorem2, window
 
 LAMS, GAMMAS = (3e-4, 0.3), (1e-4, 0.3)
 NEAR = 1e-4  # distances below are not shown: 0 up to rounding

@@ -137,9 +137,9 @@ def pdmm_iterates(own: Setting, losses: LinearLosses, edges: Edges) -> Any:
         number += 1
         users = own.users(number, losses.n)
         pairs = pdmm.chosen_pairs(own.seed, number, edges, own.share)
-        new = pdmm.step(
-            state, lambda *words: solve(losses, *words), edges, own.lam, rules, users, pairs
-        )
+        p, kappa = pdmm.centres(state, edges, rules.rho, rules.eta, users)
+        found = solve(losses, users, p, kappa)
+        new = pdmm.absorb(state, users, found, edges, own.lam, rules, pairs)
         if number % pdmm.BALANCE_EVERY == 0:
             left = pdmm.residuals(state, new, edges, rules.rho, own.share)
             rules = replace(rules, rho=pdmm.balanced(rules.rho, left.primal, left.dual))

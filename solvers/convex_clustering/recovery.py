@@ -17,10 +17,7 @@ from torch import Tensor
 from corsage.core.arrays import Floats, Ints
 from corsage.solvers.convex_clustering.exact.certificate import Problem
 from corsage.solvers.convex_clustering.exact.edges import Edges, norms
-from corsage.solvers.convex_clustering.exact.partition import (
-    passes,
-    proved,
-)
+from corsage.solvers.convex_clustering.exact.partition import passes, proved
 from corsage.solvers.convex_clustering.exact.sum_of_norms import costs_of, fit
 from corsage.solvers.losses.convex import Losses
 

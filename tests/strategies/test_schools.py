@@ -10,11 +10,11 @@ import pytest
 
 from corsage.app.client_app import app
 from corsage.app.local_grid import LocalGrid
+from corsage.benchmarks.schools import NOISE_SD, TRUTH, write_schools
 from corsage.core.configuration.config import Config
 from corsage.strategies import strategy_class
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.results import Summary
-from tests.support.schools import NOISE_SD, TRUTH, write_schools
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from corsage.solvers.convex_clustering.pdmm import (
     BALANCE_EVERY,
     PdmmState,
     Settings,
+    absorb,
     balanced,
     centres,
     chosen_pairs,
@@ -29,7 +30,6 @@ from corsage.solvers.convex_clustering.pdmm import (
     residuals,
     soft,
     start_rho,
-    step,
     update_pairs,
 )
 from tests.support.points import points, stepped
@@ -66,6 +66,12 @@ def solver(losses):
         return stepped(losses, users, p, kappa)
 
     return solve
+
+
+def step(state, solve, edges, lam, settings, users, pairs):
+    """One iteration: x of the users and z of the pairs from the same state, then the duals."""
+    p, kappa = centres(state, edges, settings.rho, settings.eta, users)
+    return absorb(state, users, solve(users, p, kappa), edges, lam, settings, pairs)
 
 
 @given(SEEDS)
