@@ -26,6 +26,12 @@ from corsage.solvers.convex_clustering.exact.edges import Edges, norms
 from corsage.solvers.convex_clustering.exact.merged import Merged
 from corsage.solvers.convex_clustering.exact.partition import carried, proved, reduced
 from corsage.solvers.convex_clustering.exact.sum_of_norms import Solution
+from corsage.solvers.convex_clustering.exact.wide_prox import (
+    PROMISING,
+    distances,
+    neighbours,
+    wide_prox,
+)
 from corsage.solvers.losses.convex import Losses
 
 FUSED = 1e-8
@@ -40,6 +46,12 @@ SMALL_SLOPE, SLOPES_ASKED = 1e-3, 200
 """Of the slope at 0 what may be left of a minimum that is looked for without Hessians; steps."""
 CANDIDATES = 4
 """Candidates that are tried: where clusters are near each other, the first is not theirs."""
+MOST_PROPOSED = 8
+"""Clusters there are at most."""
+NEIGHBOURS = 10
+"""Pairs of the sum of norms are those of which one is among the other's so many nearest."""
+PATH_VALUES = 6
+"""Values of lam."""
 
 
 @dataclass(frozen=True)
@@ -190,3 +202,22 @@ def refitted_models(
     usable = np.isfinite(models.sum(1))
     means = np.stack([x[labels == k].mean(0) for k in range(len(models))])
     return np.where(usable[:, None], models, means)[labels], int((~usable).sum())
+
+
+def proposals(models: Floats) -> Iterator[tuple[str, Ints]]:
+    """Partitions (n,) of models (n, P) for others to judge, and where they are from.
+
+    By average linkage, and by the sum of norms of Armacki et al. 2022, (3), for |x - s_i|^2 / 2 and
+    pairs of near models only, for a path of lam, each certified by its duality gap (wide_prox.py).
+    """
+    gaps = distances(models)
+    weights = neighbours(models, min(NEIGHBOURS, len(models) - 1))
+    scale = float(np.median(gaps[weights > 0])) / weights.sum(1).mean()
+    y = models
+    for t in np.geomspace(0.03, 3.0, PATH_VALUES) * scale:
+        found = wide_prox(models, float(t), y, weights)
+        y = found.rows
+        if found.labels.max() < MOST_PROPOSED and found.gap <= PROMISING:
+            yield "sum of norms", in_order(found.labels)
+    for k in range(2, min(MOST_PROPOSED, len(models) - 1) + 1):
+        yield "linkage", in_order(linked(models, k))
