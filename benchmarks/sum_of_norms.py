@@ -199,7 +199,12 @@ def large(kind: str, users: int, lam: float) -> tuple[float, float, str]:
     Ellipses are joined in `all` pairs, or as neighbours by their local models.
     """
     with one_thread(), threadpoolctl.threadpool_limits(1):
-        own, edges = (losses(users)[0], None) if kind != "moons" else moons(users)
+        own: LinearLosses | Floats
+        edges: Edges | None = None
+        if kind == "moons":
+            own, edges = moons(users)
+        else:
+            own, _ = losses(users)
         begin = time.process_time()
         if isinstance(own, LinearLosses) and kind == "knn":
             edges = Edges.knn(own.minimise().numpy())
@@ -276,7 +281,7 @@ def run() -> Iterator[Measure]:
     with one_thread(), threadpoolctl.threadpool_limits(1):
         for n, turns in TURNS.items():
             (own, u), a, edges = losses(n // 3), blobs(n // 3), Edges.all_pairs(n)
-            kinds = (
+            kinds: tuple[tuple[str, tuple[float, ...], LinearLosses | Floats, Any], ...] = (
                 ("ellipses", LAMBDAS, own, partial(hinge_cost, u)),
                 ("points", POINT_LAMBDAS, a, partial(point_cost, a)),
             )
