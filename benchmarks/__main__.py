@@ -43,9 +43,8 @@ MINUTES = {
     "robust": 10.0,
     "tables": 1.0,
     "known-clusters": 5.0,
-    "sum-of-norms": 1.0,
+    "sum-of-norms": 6.0,
     "odd-problems": 1.0,
-    "neighbour-graphs": 5.0,
     "device-round": 2.0,
     "crowd": 15.0,
 }

@@ -227,16 +227,6 @@ def simulation(scratch: Path) -> Path:
     return engines.simulate(Config.parse(keys))
 
 
-def last_evaluation(site: Any, folder: Path) -> float:
-    """Seconds from when a device kept its last state to when its evaluation was written down.
-
-    The others were evaluated within the rounds; the time of that reply is counted twice.
-    """
-    states = (site.folder / "site/devices").rglob("*.safetensors")
-    kept: float = max(path.stat().st_mtime for path in states if path.stem == str(ROUNDS))
-    return float((folder / "fedrep/metrics.jsonl").stat().st_mtime - kept)
-
-
 def result(folder: Path) -> dict[str, Any]:
     """The result in a run folder."""
     found: dict[str, Any] = json.loads((folder / "fedrep/result.json").read_text())["results"][0]

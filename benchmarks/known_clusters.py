@@ -35,7 +35,7 @@ from corsage.experiments.runner import say
 from corsage.solvers.known_clusters.coins.flips import Coins
 from corsage.solvers.known_clusters.coins.settings import Parameters, Rates, rates
 from corsage.solvers.known_clusters.hierarchy import Hierarchy
-from corsage.solvers.losses.convex import linear_losses
+from corsage.solvers.losses.linear_losses import LinearLosses
 from corsage.solvers.losses.local_descent import library
 from corsage.solvers.losses.padded import cells
 
@@ -201,7 +201,7 @@ def one_pass(data: FederatedData) -> Measure:
     of, number = cells(data.train_sizes)
     rows = data.bounds[of, 0] + number
     x, y = torch.from_numpy(data.x[rows].astype(np.float32)), torch.from_numpy(data.y[rows])
-    losses = linear_losses(x, y, data.train_sizes, loss=LOGISTIC, scale="sum")
+    losses = LinearLosses(x, y, data.train_sizes, loss=LOGISTIC, scale="sum")
     theta = torch.zeros(len(data.users), losses.d)
     losses.descend(theta, 1, ETA)  # the layout, and the compiled kernel
     begin = time.process_time()

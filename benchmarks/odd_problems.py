@@ -25,7 +25,7 @@ from corsage.core.losses import scalar_loss
 from corsage.core.seeding import generator
 from corsage.solvers.convex_clustering.exact.edges import Edges
 from corsage.solvers.convex_clustering.exact.sum_of_norms import Solution, fit
-from corsage.solvers.losses.convex import LinearLosses, linear_losses
+from corsage.solvers.losses.linear_losses import LinearLosses
 
 ODD_ONES, ENDS_WITHIN = 73, 2.0
 """Problems, and the CPU seconds that none may take longer."""
@@ -73,7 +73,7 @@ def drawn(number: int) -> Odd:
     assert kind is not None
     y = u > np.median(u) if kind.classes else u * (OTHER_UNIT if unit == "labels" else 1.0)
     x, labels = torch.from_numpy(a.reshape(n * m, d)), torch.from_numpy(y.ravel())
-    own = linear_losses(x, labels, [m] * n, loss=kind, scale="mean", ridge=1e-3)
+    own = LinearLosses(x, labels, [m] * n, loss=kind, scale="mean", ridge=1e-3)
     kinds = ends(rng, n)
     shape = list(kinds)[int(rng.integers(len(kinds)))]
     i, j = kinds[shape]

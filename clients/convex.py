@@ -19,7 +19,7 @@ from corsage.core.losses import scalar_loss
 from corsage.networks.batches import Examples
 from corsage.networks.training import Types
 from corsage.networks.user_scores import Arithmetic, linear_outputs_of_each
-from corsage.solvers.losses.convex import LinearLosses, linear_losses
+from corsage.solvers.losses.linear_losses import LinearLosses
 from corsage.solvers.losses.ragged import Scale
 from corsage.solvers.losses.softmax import SoftmaxLosses
 
@@ -113,7 +113,7 @@ class ConvexClient(Client[K]):
         more: Any = {"scale": self.scale, "ridge": keys.ridge, "intercept": keys.intercept}
         if loss is None:
             return SoftmaxLosses(*samples, classes=self.task.num_classes, **more)
-        return linear_losses(*samples, loss=loss, **more)
+        return LinearLosses(*samples, loss=loss, **more)
 
     def test_data(self) -> Examples:
         """The examples that models are judged on, made once where the losses are convex."""

@@ -23,7 +23,6 @@ EXPERIMENTS: dict[str, str] = {
     "heads": "fedrep.end_heads",
     "three-papers": "three_papers",
     "known-clusters-table1": "known_clusters.table1",
-    "known-clusters-convergence": "known_clusters.convergence",
     "known-clusters-donors": "known_clusters.donors",
     "known-clusters-variances": "known_clusters.variances",
     "known-clusters-classes": "known_clusters.classes",
@@ -31,8 +30,6 @@ EXPERIMENTS: dict[str, str] = {
     "found": "known_clusters.found",
     "convex-clustering-figures": "convex_clustering.figures",
     "convex-clustering-pdmm": "convex_clustering.pdmm",
-    "convex-clustering-path": "convex_clustering.path",
-    "convex-clustering-classic": "convex_clustering.classic",
     "convex-clustering-partition": "convex_clustering.partition",
     "convex-clustering-heads": "convex_clustering.heads",
 }

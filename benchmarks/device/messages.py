@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from corsage.clients import client_class
 from corsage.core.configuration.config import Config
@@ -155,4 +155,3 @@ def rows(form: Form, sizes: dict[str, int], count: int) -> Any:
 UNSENT = "weights"
 """No column of the data weighs rows."""
 ALL = tuple(ALGORITHMS)
-EMPTY = ArrayRecord()

@@ -19,6 +19,7 @@ from corsage.core.messages.replies import Reply
 
 Change = Callable[[RecordDict, np.random.Generator], Any]
 MAGIC = b"\x93NUMPY"
+OWNED = "\x1b]0;owned\x07"
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def of_arrays() -> Iterator[Attack]:
     for name, data in DATA.items():
         yield Attack(f"data: {name}", with_data(data))
     for value in (np.nan, np.inf, -np.inf, 1e300, -1e300, 1e160):
-        yield Attack(f"float64 of {value}", with_values(value, np.float64))
+        yield Attack(f"float64 of {value}", with_values(value))
     for value in (np.nan, np.inf, -np.inf, 3e38, 1e30, -1e25):
         yield Attack(f"one entry {value}", with_entry(value))
     yield Attack("one entry 0.5", with_entry(0.5), legal=True)
@@ -67,8 +68,11 @@ def of_arrays() -> Iterator[Attack]:
             f"signs times {single:g}, double {double:g}", filled(single, double, True), legal=True
         )
     yield Attack("-10 times", scaled(-10.0), legal=True)
-    yield Attack("array left out", without_array)
-    yield Attack("array renamed", renamed)
+    yield Attack("array left out", in_place(lambda record, name, _: record.pop(name)))
+    yield Attack(
+        "array renamed",
+        in_place(lambda record, name, _: record.update({OWNED + name: record.pop(name)})),
+    )
     yield Attack("array too many", extra_array)
     yield Attack("mean and rows swapped", swapped)
     yield Attack("rows one more", one_more_row)
@@ -81,32 +85,37 @@ ARRAY_LIES: dict[str, tuple[Any, ...]] = {
 }
 
 
-def arrays_in(content: RecordDict) -> list[tuple[ArrayRecord, str]]:
-    """All arrays of a reply."""
-    records = content.array_records.values()
-    return [(record, name) for record in records for name in record]
+def in_place(made: Callable[[Any, str, np.random.Generator], Any]) -> Change:
+    """Something done to one array, given its record and its name; False: it cannot be."""
+
+    def change(content: RecordDict, rng: np.random.Generator) -> bool:
+        found = [(record, name) for record in content.array_records.values() for name in record]
+        return bool(found) and made(*found[int(rng.integers(len(found)))], rng) is not False
+
+    return change
 
 
-def chosen(content: RecordDict, rng: np.random.Generator) -> tuple[ArrayRecord, str] | None:
-    """One of a reply's arrays."""
-    found = arrays_in(content)
-    return found[int(rng.integers(len(found)))] if found else None
+def of_one(made: Callable[[Array, np.random.Generator], Array | None]) -> Change:
+    """One array as something else; None: this one cannot be that."""
+
+    def other(record: Any, name: str, rng: np.random.Generator) -> bool:
+        old, new = record[name], made(record[name], rng)
+        if new is None or all(getattr(new, own) == getattr(old, own) for own in ARRAY_FIELDS):
+            return False
+        record[name] = new
+        return True
+
+    return in_place(other)
 
 
-def replaced(content: RecordDict, rng: np.random.Generator, **fields: Any) -> bool:
-    """One array with other words or bytes."""
-    if (one := chosen(content, rng)) is None:
-        return False
-    record, name = one
-    old = record[name]
-    now = {"dtype": old.dtype, "shape": old.shape, "stype": old.stype, "data": old.data}
-    record[name] = Array(**{**now, **fields})
-    return any(now[field] != value for field, value in fields.items())
+ARRAY_FIELDS = ("dtype", "shape", "stype", "data")
 
 
 def changing(field: str, lie: Any) -> Change:
     """A lie about an array."""
-    return lambda content, rng: replaced(content, rng, **{field: lie})
+    return of_one(
+        lambda old, _: Array(**{own: getattr(old, own) for own in ARRAY_FIELDS} | {field: lie})
+    )
 
 
 def header(words: bytes, version: bytes = b"\x01\x00") -> bytes:
@@ -154,100 +163,58 @@ DATA: dict[str, Callable[[bytes], bytes]] = {
 
 def with_data(made: Callable[[bytes], bytes]) -> Change:
     """Other bytes in one array."""
-
-    def change(content: RecordDict, rng: np.random.Generator) -> bool:
-        if (one := chosen(content, rng)) is None:
-            return False
-        record, name = one
-        old = record[name]
-        record[name] = Array(old.dtype, old.shape, old.stype, made(old.data))
-        return bool(record[name].data != old.data)
-
-    return change
+    return of_one(lambda old, _: Array(old.dtype, old.shape, old.stype, made(old.data)))
 
 
-def rewritten(record: ArrayRecord, name: str, array: Any) -> bool:
-    """An array in the place of another, written as NumPy does."""
-    record[name] = Array(str(array.dtype), array.shape, "numpy.ndarray", saved(array))
-    return True
+def written(array: Any) -> Array:
+    """An array as NumPy writes it."""
+    return Array(str(array.dtype), array.shape, "numpy.ndarray", saved(array))
 
 
-def with_values(value: float, dtype: Any) -> Change:
-    """One array full of a value."""
-
-    def change(content: RecordDict, rng: np.random.Generator) -> bool:
-        if (one := chosen(content, rng)) is None:
-            return False
-        record, name = one
-        return rewritten(record, name, np.full(record[name].shape, value, dtype))
-
-    return change
+def with_values(value: float) -> Change:
+    """One array full of a value, in double precision."""
+    return of_one(lambda old, _: written(np.full(old.shape, value)))
 
 
 def with_entry(value: float) -> Change:
     """One entry of one array."""
 
-    def change(content: RecordDict, rng: np.random.Generator) -> bool:
-        if (one := chosen(content, rng)) is None or not (old := one[0][one[1]].numpy()).size:
-            return False
-        array = np.array(old)
+    def made(old: Array, rng: np.random.Generator) -> Array | None:
+        array = np.array(old.numpy())
+        if not array.size:
+            return None
         # what float64 holds and float32 does not is an attack of its own
         array.reshape(-1)[int(rng.integers(array.size))] = value * (
-            1e130 if old.itemsize == 8 and abs(value) > 1 else 1
+            1e130 if array.itemsize == 8 and abs(value) > 1 else 1
         )
-        return rewritten(*one, array)
+        return written(array)
 
-    return change
+    return of_one(made)
 
 
 def filled(single: float, double: float, signs: bool = False) -> Change:
     """One array full of numbers that are large, and may be finite in all that follows."""
 
-    def change(content: RecordDict, rng: np.random.Generator) -> bool:
-        if (one := chosen(content, rng)) is None:
-            return False
-        old = one[0][one[1]].numpy()
-        sign = rng.choice([-1.0, 1.0], old.shape) if signs else np.ones(old.shape)
-        return rewritten(
-            *one, ((double if old.dtype == np.float64 else single) * sign).astype(old.dtype)
-        )
+    def made(old: Array, rng: np.random.Generator) -> Array:
+        array = old.numpy()
+        sign = rng.choice([-1.0, 1.0], array.shape) if signs else np.ones(array.shape)
+        value = double if array.dtype == np.float64 else single
+        return written((value * sign).astype(array.dtype))
 
-    return change
+    return of_one(made)
 
 
 def scaled(factor: float) -> Change:
     """One array times a number."""
-
-    def change(content: RecordDict, rng: np.random.Generator) -> bool:
-        if (one := chosen(content, rng)) is None:
-            return False
-        old = one[0][one[1]].numpy()
-        return rewritten(*one, (old * factor).astype(old.dtype))
-
-    return change
-
-
-def without_array(content: RecordDict, rng: np.random.Generator) -> bool:
-    """An array is missing."""
-    if (one := chosen(content, rng)) is None:
-        return False
-    del one[0][one[1]]
-    return True
-
-
-def renamed(content: RecordDict, rng: np.random.Generator) -> bool:
-    """An array of a name that nobody asked for."""
-    if (one := chosen(content, rng)) is None:
-        return False
-    record, name = one
-    record["\x1b]0;owned\x07" + name] = record.pop(name)
-    return True
+    return of_one(lambda old, _: written((old.numpy() * factor).astype(old.numpy().dtype)))
 
 
 def extra_array(content: RecordDict, rng: np.random.Generator) -> bool:
     """An array that nobody asked for."""
-    content["arrays"] = content.get("arrays", ArrayRecord())
-    return rewritten(content["arrays"], "more", np.zeros(3))  # type: ignore[arg-type]
+    record: Any = content.get("arrays", ArrayRecord())
+    record["more"] = written(np.zeros(3))
+    content["arrays"] = record
+    return True
 
 
 def swapped(content: RecordDict, rng: np.random.Generator) -> bool:
@@ -266,7 +233,8 @@ def one_more_row(content: RecordDict, rng: np.random.Generator) -> bool:
         return False
     record: Any = content["rows"]
     for name in list(record):
-        rewritten(record, name, np.concatenate([record[name].numpy(), record[name].numpy()[:1]]))
+        rows = record[name].numpy()
+        record[name] = written(np.concatenate([rows, rows[:1]]))
     return True
 
 
@@ -373,7 +341,7 @@ def of_words() -> Iterator[Attack]:
     yield Attack("users named twice", changed("users", lambda old: [*old, *old]))
     yield Attack("one user left out", changed("users", lambda old: old[:-1]))
     yield Attack("a user of another node", changed("users", lambda old: [*old[:-1], "0"]))
-    yield Attack("users that are lost", copied_word("users", "lost"))
+    yield Attack("users that are lost", of_word("lost", lambda known: known["users"]))
     yield Attack("kept of an evaluation", with_word("kept", True), kind="evaluate")
     for value in EXCHANGES:
         yield Attack(f"exchange {value!r}", with_word("exchange", value))
@@ -390,34 +358,24 @@ def words(content: RecordDict) -> ConfigRecord:
     return found
 
 
-def with_word(name: str, value: Any) -> Change:
-    """Another word."""
+def of_word(name: str, made: Callable[[ConfigRecord], Any]) -> Change:
+    """Another word, of all that there are."""
 
     def change(content: RecordDict, rng: np.random.Generator) -> bool:
-        words(content)[name] = value
+        words(content)[name] = made(words(content))
         return True
 
     return change
+
+
+def with_word(name: str, value: Any) -> Change:
+    """Another word."""
+    return of_word(name, lambda _: value)
 
 
 def changed(name: str, made: Callable[[list[str]], list[str]]) -> Change:
     """Another list of words."""
-
-    def change(content: RecordDict, rng: np.random.Generator) -> bool:
-        words(content)[name] = made(list(words(content).get(name, [])))  # type: ignore[arg-type]
-        return True
-
-    return change
-
-
-def copied_word(name: str, other: str) -> Change:
-    """A word as another one, too."""
-
-    def change(content: RecordDict, rng: np.random.Generator) -> bool:
-        words(content)[other] = words(content)[name]
-        return True
-
-    return change
+    return of_word(name, lambda known: made(list(known.get(name, []))))  # type: ignore[arg-type]
 
 
 # Records.
@@ -430,22 +388,13 @@ def of_records() -> Iterator[Attack]:
         for kind in (ArrayRecord, MetricRecord, ConfigRecord):
             yield Attack(f"{name} as {kind.__name__}", as_kind(name, kind))
     yield Attack("nothing", without("config", "metrics", "arrays", "rows"))
-    yield Attack("a record too many", with_record("more", ArrayRecord({"a": Array(np.zeros(3))})))
+    more = ArrayRecord({"a": Array(np.zeros(3))})
+    yield Attack("a record too many", lambda content, rng: content.update({"more": more}))
 
 
 def without(*names: str) -> Change:
     """Records that are missing."""
     return lambda content, rng: bool([content.pop(n) for n in names if n in content])
-
-
-def with_record(name: str, record: Any) -> Change:
-    """A record in its place."""
-
-    def change(content: RecordDict, rng: np.random.Generator) -> bool:
-        content[name] = record
-        return True
-
-    return change
 
 
 def as_kind(name: str, kind: type[Any]) -> Change:

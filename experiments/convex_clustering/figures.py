@@ -21,19 +21,21 @@ from matplotlib.figure import Figure as Drawing
 
 from corsage.app.report import plots
 from corsage.core.arrays import Floats
-from corsage.experiments.convex_clustering.problem import accuracy, problem, squared_penalty
+from corsage.experiments.convex_clustering.problem import (
+    accuracy,
+    problem,
+    squared_penalty,
+    within_distance,
+)
 from corsage.experiments.outcome import Experiment, Figure, Options, Outcome
 from corsage.experiments.pictures import chosen_seeds, legend
+from corsage.solvers.convex_clustering.exact.certificate import Problem
+from corsage.solvers.convex_clustering.exact.costs import LossCosts
 from corsage.solvers.convex_clustering.exact.edges import Edges
+from corsage.solvers.convex_clustering.exact.partition import reduced
 from corsage.solvers.convex_clustering.exact.sum_of_norms import path
-from corsage.solvers.convex_clustering.reading import fused, refit, within_distance
-from corsage.solvers.convex_clustering.recovery import (
-    necessary,
-    reduced,
-    theorem1,
-    theorem2,
-    window,
-)
+from corsage.solvers.convex_clustering.reading import fused, of_each, refit
+from corsage.solvers.convex_clustering.recovery import necessary, theorem1, theorem2, window
 
 LAMS, GAMMAS = (3e-4, 0.3), (1e-4, 0.3)
 NEAR = 1e-4  # distances below are not shown: 0 up to rounding
@@ -106,7 +108,8 @@ def as_json(own: Curve) -> dict[str, Any]:
 def bounds(seed: int) -> str:
     """The theorems in the window, in words."""
     losses, true = problem(seed)
-    w = reduced(losses, true, WINDOW_AT, Edges.all_pairs(losses.n)).w
+    own = Problem(LossCosts(losses), Edges.all_pairs(losses.n), WINDOW_AT)
+    w = of_each(reduced(own, true).x, true)
     return (
         f"At lam={WINDOW_AT:g} Theorem 1 asks for lam >= {theorem1(losses, true, w):.3f}, Theorem "
         f"2 for lam < {theorem2(losses, true, w):.4f}: neither certifies the recovery; the flow "

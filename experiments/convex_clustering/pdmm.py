@@ -11,7 +11,6 @@ from rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +27,7 @@ from corsage.experiments.pictures import chosen_seeds, entitle, legend, panels
 from corsage.solvers.convex_clustering import pdmm, splitting
 from corsage.solvers.convex_clustering.exact.edges import Edges
 from corsage.solvers.convex_clustering.exact.sum_of_norms import fit, gap
-from corsage.solvers.losses.convex import LinearLosses
+from corsage.solvers.losses.linear_losses import LinearLosses
 
 LAMS, SHARES, QUICK = (0.0913593, 0.01), (1.0, 0.5, 0.2, 0.1), (1.0, 0.5)
 GOAL, BEYOND = 1e-6, 3e-8
@@ -72,9 +71,6 @@ class Trace:
     true: list[float]
     certified: list[float]
     reached: int | None
-
-
-Iterates = Callable[[Setting, LinearLosses, Edges], Any]
 
 
 def measure(options: Options) -> Outcome:
@@ -126,8 +122,10 @@ def trace(own: Setting, losses: LinearLosses, edges: Edges, best: float) -> Trac
 
 def solve(losses: LinearLosses, users: Ints, centre: Floats, kappa: Floats) -> Floats:
     """What the users do in both methods."""
-    own = losses.pick(users.tolist())
-    return own.prox(torch.from_numpy(centre), torch.from_numpy(kappa)).numpy()
+    whole, weight = torch.zeros(losses.n, losses.d, dtype=losses.dtype), torch.ones(losses.n)
+    whole[users], weight = torch.from_numpy(centre), weight.to(losses.dtype)
+    weight[users] = torch.from_numpy(kappa)
+    return losses.prox(whole, weight)[users].numpy()
 
 
 def pdmm_iterates(own: Setting, losses: LinearLosses, edges: Edges) -> Any:
@@ -139,9 +137,9 @@ def pdmm_iterates(own: Setting, losses: LinearLosses, edges: Edges) -> Any:
         number += 1
         users = own.users(number, losses.n)
         pairs = pdmm.chosen_pairs(own.seed, number, edges, own.share)
-        new = pdmm.step(
-            state, lambda *words: solve(losses, *words), edges, own.lam, rules, users, pairs
-        )
+        p, kappa = pdmm.centres(state, edges, rules.rho, rules.eta, users)
+        found = solve(losses, users, p, kappa)
+        new = pdmm.absorb(state, users, found, edges, own.lam, rules, pairs)
         if number % pdmm.BALANCE_EVERY == 0:
             left = pdmm.residuals(state, new, edges, rules.rho, own.share)
             rules = replace(rules, rho=pdmm.balanced(rules.rho, left.primal, left.dual))

@@ -12,7 +12,7 @@ from corsage.core.errors import RoundFailed
 from corsage.core.losses import SQUARED_HINGE
 from corsage.datasets.ellipses import Ellipses, draw
 from corsage.solvers.convex_clustering.exact.edges import Edges, norms
-from corsage.solvers.losses.convex import LinearLosses, linear_losses
+from corsage.solvers.losses.linear_losses import LinearLosses
 
 RIDGE = 1e-3
 
@@ -38,7 +38,7 @@ def losses_of(a: Floats, signs: Floats) -> LinearLosses:
     classes = torch.from_numpy((signs.ravel() > 0).astype(np.int64))
     features = torch.from_numpy(np.ascontiguousarray(a.reshape(n * m, 2)))
     sizes = np.full(n, m)
-    return linear_losses(features, classes, sizes, loss=SQUARED_HINGE, scale="mean", ridge=RIDGE)
+    return LinearLosses(features, classes, sizes, loss=SQUARED_HINGE, scale="mean", ridge=RIDGE)
 
 
 @lru_cache
@@ -104,3 +104,12 @@ def _length(losses: LinearLosses, spread: Floats, x: Floats, step: Floats) -> fl
     while value(x - length * step) > now + 1e-13 * abs(now) and length > 1e-6:
         length /= 2
     return length
+
+
+def within_distance(x: Floats, labels: Ints) -> float:
+    """The mean distance between two users' models over all pairs of a cluster."""
+    i, j = np.triu_indices(len(x), 1)
+    same = labels[i] == labels[j]
+    if not same.any():
+        return 0.0
+    return float(np.linalg.norm(x[i[same]] - x[j[same]], axis=1).mean())

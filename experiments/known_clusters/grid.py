@@ -21,7 +21,7 @@ from corsage.core.seeding import generator
 from corsage.datasets.user_data import FederatedData
 from corsage.solvers.known_clusters.mixed_model import ClusterSums, centres, personal
 from corsage.solvers.known_clusters.newton_rounds import change, damped, newton_message, travelled
-from corsage.solvers.losses.convex import LinearLosses, linear_losses
+from corsage.solvers.losses.linear_losses import LinearLosses
 
 Scale = Literal["sum", "mean"]
 SHARE = 0.2
@@ -72,7 +72,7 @@ class Split:
         first = np.cumsum(self.sizes) - self.sizes
         sizes = np.add.reduceat(rows.astype(np.int64), first)
         x, y = torch.from_numpy(self.x[rows]), torch.from_numpy(self.y[rows])
-        return linear_losses(x, y, sizes, loss=LOGISTIC, scale=scale)
+        return LinearLosses(x, y, sizes, loss=LOGISTIC, scale=scale)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Lyu et al. 2022, section 6.1; losses are 1/2 |X_i theta - y_i|^2, sums over a us
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,16 +16,11 @@ from corsage.core.arrays import Floats, Ints
 from corsage.datasets.hierarchical import Hierarchical
 from corsage.experiments.known_clusters import pooling
 from corsage.solvers.known_clusters.coins.coalescing import global_map
-from corsage.solvers.known_clusters.coins.flips import Coins, stretches
+from corsage.solvers.known_clusters.coins.flips import Coins, Stretch, stretch
 from corsage.solvers.known_clusters.coins.settings import Parameters, rates
 from corsage.solvers.known_clusters.folds import SINGLE_CENTRE_GRID, Folds
 from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
-from corsage.solvers.known_clusters.mixed_model import (
-    ClusterSums,
-    by_cluster,
-    centres,
-    personal,
-)
+from corsage.solvers.known_clusters.mixed_model import ClusterSums, by_cluster, centres, personal
 from corsage.solvers.known_clusters.spectra import Spectra
 from corsage.solvers.known_clusters.variances.reml import fit, level_sums
 
@@ -156,3 +151,12 @@ def one_coin(data: Data, iterations: int = ITERATIONS) -> Floats:
 
 Method = Callable[[Data], Floats]
 """Personal models (n, d)."""
+
+
+def stretches(coins: Coins, end: int) -> Iterator[Stretch]:
+    """All stretches of a run of `end` iterations."""
+    first = 0
+    while first < end:
+        part = stretch(coins, first, end)
+        yield part
+        first = part.last

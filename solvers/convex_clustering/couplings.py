@@ -11,11 +11,12 @@ from typing import Protocol
 import numpy as np
 
 from corsage.core.arrays import Floats, Ints
-from corsage.solvers.convex_clustering.exact.certificate import feasible
+from corsage.solvers.convex_clustering.exact.certificate import Problem, feasible
+from corsage.solvers.convex_clustering.exact.costs import LossCosts
 from corsage.solvers.convex_clustering.exact.edges import Edges, norms
+from corsage.solvers.convex_clustering.exact.partition import carried, reduced
 from corsage.solvers.convex_clustering.exact.sum_of_norms import Solution, fit
-from corsage.solvers.convex_clustering.recovery import flow, reduced
-from corsage.solvers.losses.convex import Quadratic
+from corsage.solvers.losses.quadratic import Quadratic
 
 
 @dataclass(frozen=True)
@@ -97,9 +98,10 @@ class Parts:
 
     def solve(self, quadratic: Quadratic, start: Step | None, tolerance: float) -> Step:
         """The fused models, and the duals that a flow inside the clusters makes of theirs."""
-        solved = reduced(quadratic, self.labels, self.lam, self.edges)
-        mu = flow(quadratic, solved, self.lam, self.edges).mu
-        return Step(solved.x, self.edges.adjoint(feasible(mu, self.lam * self.edges.w)))
+        problem = Problem(LossCosts(quadratic), self.edges, self.lam)
+        found = reduced(problem, self.labels)
+        mu, _ = carried(problem, found)
+        return Step(found.x, self.edges.adjoint(feasible(mu, problem.radius)))
 
     def penalty(self, x: Floats) -> float:
         """lam Omega(X)."""

@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 
 from corsage.core.arrays import Bools, Floats, Ints
-from corsage.solvers.losses.convex import Losses, Quadratic, SmoothLosses
+from corsage.solvers.losses.convex import Losses, SmoothLosses
 from corsage.solvers.losses.held_out import Fold
+from corsage.solvers.losses.quadratic import Quadratic
 
 HERE = np.inf
 """The share of a probe that is expanded at x_i itself."""

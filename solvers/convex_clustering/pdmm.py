@@ -11,7 +11,6 @@ argmin f_i(x) + kappa_i/2 |x - p_i|^2, which is (16).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
@@ -21,13 +20,7 @@ from corsage.core.arrays import Floats, Ints
 from corsage.core.seeding import generator
 from corsage.solvers.convex_clustering.couplings import Penalty
 from corsage.solvers.convex_clustering.exact.edges import Edges, norms
-from corsage.solvers.convex_clustering.halves import (
-    Facts,
-    Moved,
-    Rules,
-    moved_edges,
-    moved_users,
-)
+from corsage.solvers.convex_clustering.halves import Facts, Moved, Rules, moved_edges, moved_users
 
 BALANCE_EVERY = 10
 """Rounds from one balancing of the residuals to the next."""
@@ -36,8 +29,6 @@ TINY = 1e-300
 
 Pairs = Ints | slice
 """The numbers of some edges, or all of them."""
-Solve = Callable[[Ints, Floats, Floats], Floats]
-"""(users (m,), p (m, d), kappa (m,)) -> x (m, d), the minimisers of f_i + kappa_i/2 |x - p_i|^2."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,20 +125,6 @@ def soft(v: Floats, threshold: Floats) -> Floats:
     """v max(0, 1 - t/|v|), row by row."""
     share = np.maximum(0.0, 1.0 - threshold / np.maximum(norms(v), TINY))
     return np.asarray(share[:, None] * v)
-
-
-def step(
-    state: S,
-    solve: Solve,
-    edges: Edges,
-    lam: float,
-    settings: Settings,
-    users: Ints,
-    pairs: Pairs,
-) -> S:
-    """One iteration: x of the users and z of the pairs from the same state, then the duals."""
-    p, kappa = centres(state, edges, settings.rho, settings.eta, users)
-    return absorb(state, users, solve(users, p, kappa), edges, lam, settings, pairs)
 
 
 def absorb(

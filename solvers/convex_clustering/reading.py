@@ -24,9 +24,14 @@ from corsage.solvers.convex_clustering.exact.certificate import Problem, feasibl
 from corsage.solvers.convex_clustering.exact.costs import LossCosts
 from corsage.solvers.convex_clustering.exact.edges import Edges, norms
 from corsage.solvers.convex_clustering.exact.merged import Merged
-from corsage.solvers.convex_clustering.exact.partition import proved
+from corsage.solvers.convex_clustering.exact.partition import carried, proved, reduced
 from corsage.solvers.convex_clustering.exact.sum_of_norms import Solution
-from corsage.solvers.convex_clustering.recovery import flow, reduced
+from corsage.solvers.convex_clustering.exact.wide_prox import (
+    PROMISING,
+    distances,
+    neighbours,
+    wide_prox,
+)
 from corsage.solvers.losses.convex import Losses
 
 FUSED = 1e-8
@@ -41,6 +46,12 @@ SMALL_SLOPE, SLOPES_ASKED = 1e-3, 200
 """Of the slope at 0 what may be left of a minimum that is looked for without Hessians; steps."""
 CANDIDATES = 4
 """Candidates that are tried: where clusters are near each other, the first is not theirs."""
+MOST_PROPOSED = 8
+"""Clusters there are at most."""
+NEIGHBOURS = 10
+"""Pairs of the sum of norms are those of which one is among the other's so many nearest."""
+PATH_VALUES = 6
+"""Values of lam."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +128,7 @@ def read(losses: Losses, x: Floats, lam: float, edges: Edges) -> Partition:
     sure = proved(losses, unsolved(x, lam, edges), edges)
     if sure.partition_certified:
         labels = in_order(sure.labels)
-        w = sure.x[np.unique(labels, return_index=True)[1]]
-        return Partition(labels, True, sure.relative_gap, w)
+        return Partition(labels, True, sure.relative_gap, of_each(sure.x, labels))
     alone = np.arange(len(x))
     proposed = list(islice(candidates(x), CANDIDATES))
     if not proposed or len(np.unique(fused(x))) == len(x):
@@ -139,11 +149,22 @@ def unsolved(x: Floats, lam: float, edges: Edges) -> Solution:
 
 def judged(losses: Losses, labels: Ints, lam: float, edges: Edges) -> Partition:
     """A partition's fused models, and whether they are a solution at lam."""
-    solved = reduced(losses, labels, lam, edges)
     problem = Problem(LossCosts(losses), edges, lam)
-    carried = feasible(flow(losses, solved, lam, edges).mu, problem.radius)
-    gap = problem.relative(problem.gap(solved.x, carried), solved.x)
-    return Partition(labels, gap <= EXACT_GAP and solved.distinct, gap, solved.w)
+    found = reduced(problem, labels)
+    mu, _ = carried(problem, found)
+    gap = problem.relative(problem.gap(found.x, feasible(mu, problem.radius)), found.x)
+    exact = gap <= EXACT_GAP and apart(found.x, labels)
+    return Partition(labels, exact, gap, of_each(found.x, labels))
+
+
+def apart(x: Floats, labels: Ints) -> bool:
+    """True if no two clusters have the same model."""
+    return bool(fused(x, 1e-7).max() == labels.max())
+
+
+def of_each(x: Floats, labels: Ints) -> Floats:
+    """The model of each cluster, of users that have one."""
+    return np.asarray(x[np.unique(labels, return_index=True)[1]])
 
 
 def refit(losses: Losses, labels: Ints) -> Floats:
@@ -183,10 +204,20 @@ def refitted_models(
     return np.where(usable[:, None], models, means)[labels], int((~usable).sum())
 
 
-def within_distance(x: Floats, labels: Ints) -> float:
-    """The mean distance between two users' models over all pairs of a cluster."""
-    i, j = np.triu_indices(len(x), 1)
-    same = labels[i] == labels[j]
-    if not same.any():
-        return 0.0
-    return float(np.linalg.norm(x[i[same]] - x[j[same]], axis=1).mean())
+def proposals(models: Floats) -> Iterator[tuple[str, Ints]]:
+    """Partitions (n,) of models (n, P) for others to judge, and where they are from.
+
+    By average linkage, and by the sum of norms of Armacki et al. 2022, (3), for |x - s_i|^2 / 2 and
+    pairs of near models only, for a path of lam, each certified by its duality gap (wide_prox.py).
+    """
+    gaps = distances(models)
+    weights = neighbours(models, min(NEIGHBOURS, len(models) - 1))
+    scale = float(np.median(gaps[weights > 0])) / weights.sum(1).mean()
+    y = models
+    for t in np.geomspace(0.03, 3.0, PATH_VALUES) * scale:
+        found = wide_prox(models, float(t), y, weights)
+        y = found.rows
+        if found.labels.max() < MOST_PROPOSED and found.gap <= PROMISING:
+            yield "sum of norms", in_order(found.labels)
+    for k in range(2, min(MOST_PROPOSED, len(models) - 1) + 1):
+        yield "linkage", in_order(linked(models, k))

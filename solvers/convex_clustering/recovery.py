@@ -17,66 +17,15 @@ from torch import Tensor
 from corsage.core.arrays import Floats, Ints
 from corsage.solvers.convex_clustering.exact.certificate import Problem
 from corsage.solvers.convex_clustering.exact.edges import Edges, norms
-from corsage.solvers.convex_clustering.exact.merged import Merged
-from corsage.solvers.convex_clustering.exact.partition import (
-    LEFT_OVER,
-    REDUCED_GAP,
-    passes,
-    proved,
-)
-from corsage.solvers.convex_clustering.exact.sum_of_norms import costs_of, fit, prox
+from corsage.solvers.convex_clustering.exact.partition import passes, proved
+from corsage.solvers.convex_clustering.exact.sum_of_norms import costs_of, fit
 from corsage.solvers.losses.convex import Losses
 
-DISTINCT = 1e-7
-"""Cluster models nearer than this share of the largest are one."""
 DIGITS = 1e-7
 """Relative width at which the bisection for a window ends."""
 STRIDE, TINIEST = 1.05, 1e-6
 """First factor of the search for a window's ends, and where there is none: 0 or infinity."""
 TINY = float(np.finfo(np.float64).tiny)
-
-
-@dataclass(frozen=True)
-class Reduced:
-    """A solution of (5).
-
-    Parameters
-    ----------
-    labels : the partition (N,).
-    w : the clusters' models (K, d).
-    r : r_kl of (8) on the edges between users of different clusters, 0 on the others (E, d).
-    """
-
-    labels: Ints
-    w: Floats
-    r: Floats
-
-    @property
-    def x(self) -> Floats:
-        """The models of all users, as in (11)."""
-        return np.asarray(self.w[self.labels])
-
-    @property
-    def distinct(self) -> bool:
-        """True if no two clusters have the same model."""
-        k, m = np.triu_indices(len(self.w), 1)
-        nearest = norms(self.w[k] - self.w[m]).min(initial=np.inf)
-        return bool(nearest > DISTINCT * norms(self.w).max())
-
-
-def reduced(losses: Losses, labels: Ints, lam: float, edges: Edges) -> Reduced:
-    """Solve (5): one model a cluster, weights n_k n_l (or the sums of w_ij)."""
-    count = int(labels.max()) + 1
-    between = edges.merged(labels, count)
-    solved = fit(Merged(losses, labels), lam, between, tolerance=REDUCED_GAP)
-    unit = solved.mu / (lam * between.w)[:, None]
-    first, second = labels[edges.i], labels[edges.j]
-    across = first != second
-    codes = np.minimum(first, second) * count + np.maximum(first, second)
-    r = np.zeros((len(edges), losses.d), order="F")
-    place = np.searchsorted(between.codes, codes[across])
-    r[across] = np.where(first < second, 1.0, -1.0)[across, None] * unit[place]
-    return Reduced(labels, solved.x, r)
 
 
 @dataclass(frozen=True)
@@ -141,53 +90,7 @@ def _by_cluster(own: Floats, labels: Ints) -> list[Floats]:
     return [own[labels == k] for k in range(int(labels.max()) + 1)]
 
 
-# The exact test.
-
-
-@dataclass(frozen=True)
-class Flow:
-    """A flow of the users' gradients over the edges inside clusters.
-
-    Parameters
-    ----------
-    left : the largest |prox_{lam Omega}(q)_i| of a cluster, as a share of the largest gradient.
-    mu : duals of the whole problem (E, d), |mu_ij| <= lam w_ij.
-    """
-
-    left: float
-    mu: Floats
-
-    @property
-    def optimal(self) -> bool:
-        """True if the models are a solution: nothing is left over."""
-        return self.left <= LEFT_OVER
-
-
-def flow(losses: Losses, solved: Reduced, lam: float, edges: Edges) -> Flow:
-    """True if prox_{lam Omega}(q) = 0 in each cluster, with q what its inner edges must carry.
-
-    q_i = -(grad f_i(w_k) + lam sum_{l != k} n_l r_kl), the sum over users j of other clusters.
-    """
-    mu = lam * edges.w[:, None] * solved.r
-    own = gradients(losses, solved.x)
-    q = -(own + edges.adjoint(mu))
-    force = max(float(norms(own).max()), lam * float(edges.w.sum()) / edges.n, TINY)
-    inside, left = solved.labels[edges.i] == solved.labels[edges.j], 0.0
-    for k in range(len(solved.w)):
-        members = np.flatnonzero(solved.labels == k)
-        at = inside & (solved.labels[edges.i] == k)
-        ends = np.searchsorted(members, np.stack([edges.i[at], edges.j[at]]))
-        inner = Edges(ends[0], ends[1], edges.w[at], len(members))
-        need = q[members] - q[members].mean(0)  # the mean is 0 but for what (5) is solved to
-        rest, mu[at] = prox(need, lam, inner)
-        left = max(left, float(norms(rest).max()))
-    return Flow(left / force, mu)
-
-
-def recovers(losses: Losses, labels: Ints, lam: float, edges: Edges) -> bool:
-    """True if the solution at lam is this partition, with different models for its clusters."""
-    solved = reduced(losses, labels, lam, edges)
-    return solved.distinct and flow(losses, solved, lam, edges).optimal
+# The exact test: where the flow of partition.py carries all.
 
 
 def window(

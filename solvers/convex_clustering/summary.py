@@ -18,6 +18,7 @@ from corsage.solvers.convex_clustering.expansions import Expansion, models
 from corsage.solvers.convex_clustering.reading import (
     CANDIDATES,
     EXACT_GAP,
+    apart,
     candidates,
     fused,
     in_order,
@@ -207,11 +208,6 @@ def proposals(solution: Solution) -> list[Ints]:
     if not proposed or len(np.unique(fused(x))) == len(x):
         proposed.append(alone)
     return proposed
-
-
-def apart(x: Floats, labels: Ints) -> bool:
-    """True if no two clusters have the same model."""
-    return bool(fused(x, 1e-7).max() == labels.max())
 
 
 def missing(refit: Solved, labels: Ints) -> int:

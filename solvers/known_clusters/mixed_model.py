@@ -132,30 +132,6 @@ def centres(p: Floats, q: Floats, lam: ArrayLike) -> Centres:
     return Centres(w, wbar[0] if np.any(np.asarray(lam) > 0) else w.mean(0))
 
 
-def objective(
-    a: Floats,
-    b: Floats,
-    gamma: ArrayLike,
-    lam: ArrayLike,
-    theta: Floats,
-    found: Centres,
-    cluster: Ints,
-) -> float:
-    """(2.3) at these models and centres; an infinite tie that holds costs nothing."""
-    own = 0.5 * np.einsum("ni,nij,nj->", theta, a, theta) - np.sum(b * theta)
-    users = _tension(gamma, theta - found.w[cluster])
-    return float(own + users + _tension(lam, found.w - found.wbar))
-
-
-def _tension(strength: ArrayLike, deviation: Floats) -> float:
-    """1/2 sum strength |deviation|^2, 0 where there is no deviation."""
-    tie = np.asarray(strength, np.float64)
-    tie = tie if tie.ndim == deviation.ndim else tie[..., None]
-    with np.errstate(invalid="ignore"):
-        terms = np.where(deviation == 0, 0.0, tie * np.square(deviation))
-    return 0.5 * float(terms.sum())
-
-
 def _scale(a: Floats, gamma: ArrayLike) -> Floats | None:
     """gamma^-1/2 if it is one a coordinate, which makes all ties 1; else None.
 

@@ -1,41 +1,26 @@
 """Convex losses f_i of n users at once, for methods with gradients, Hessians or prox steps.
 
 Arrays have one row a user; dtype and device are those of the losses' data. Linear models on ragged
-data, any quadratic, distances to points, and any torch function, one user at a time.
+data, any quadratic, and any torch function, one user at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 from corsage.core.errors import ModelError
-from corsage.core.losses import ScalarLoss
-from corsage.solvers.losses.linear_losses import LinearLosses
-from corsage.solvers.losses.quadratic import Points, Quadratic
-from corsage.solvers.losses.ragged import Scale
 from corsage.solvers.losses.users_newton import TOLERANCE
-
-__all__ = [
-    "LinearLosses",
-    "Losses",
-    "Points",
-    "Quadratic",
-    "SmoothLosses",
-    "linear_losses",
-    "points",
-]
 
 LBFGS_STEPS = 200
 
 
-class Losses(Protocol):
-    """f_1, ..., f_n, convex with Lipschitz gradients.
+class Minimised(Protocol):
+    """f_1, ..., f_n, convex with Lipschitz gradients, and their minimisers.
 
     Parameters
     ----------
@@ -60,6 +45,13 @@ class Losses(Protocol):
     def smoothness(self) -> Tensor:
         """L_i, an upper bound of the curvature, (n,)."""
 
+    def minimise(self, slope: Tensor | None = None, start: Tensor | None = None) -> Tensor:
+        """argmin f_i(x) + <slope_i, x>; a row of NaN where none exists, or none was found."""
+
+
+class Losses(Minimised, Protocol):
+    """The same, with what a federation asks besides."""
+
     def convexity(self) -> Tensor:
         """mu_i >= 0, a lower bound of the curvature, (n,)."""
 
@@ -68,35 +60,6 @@ class Losses(Protocol):
 
     def prox(self, centre: Tensor, kappa: Tensor | float, start: Tensor | None = None) -> Tensor:
         """argmin f_i(x) + kappa_i/2 |x - centre_i|^2 (kappa > 0), from `start` on."""
-
-    def minimise(self, slope: Tensor | None = None, start: Tensor | None = None) -> Tensor:
-        """argmin f_i(x) + <slope_i, x>; a row of NaN where none exists, or none was found."""
-
-    def pick(self, users: Sequence[int]) -> Losses:
-        """The losses of some users."""
-
-
-def linear_losses(
-    features: Tensor,
-    labels: Tensor,
-    sizes: ArrayLike,
-    *,
-    loss: ScalarLoss,
-    scale: Scale,
-    ridge: float = 0.0,
-    intercept: bool = True,
-) -> LinearLosses:
-    """Losses of linear models theta_i = [w, b], see `LinearLosses`."""
-    return LinearLosses(
-        features, labels, sizes, loss=loss, scale=scale, ridge=ridge, intercept=intercept
-    )
-
-
-def points(
-    a: Tensor, loss: Literal["quadratic", "huber"] = "quadratic", delta: float = 1.0
-) -> Points:
-    """1/2 |x - a_i|^2, or Huber's function of |x - a_i| with `delta`."""
-    return Points(a, delta if loss == "huber" else torch.inf)
 
 
 class SmoothLosses:
@@ -181,14 +144,6 @@ class SmoothLosses:
         for i in range(self.n):
             x[i] = _lbfgs(lambda v, i=i: self.function(i, v) + term(i, v), x[i])  # type: ignore[misc]
         return x
-
-    def pick(self, users: Sequence[int]) -> SmoothLosses:
-        """The losses of some users."""
-        chosen = list(users)
-        return SmoothLosses(
-            lambda i, x: self.function(chosen[i], x), len(chosen), self.d,
-            dtype=self.dtype, device=self.device,
-        )  # fmt: skip
 
 
 def _lbfgs(function: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:

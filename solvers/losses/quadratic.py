@@ -1,8 +1,7 @@
-"""Convex losses of n users with closed forms: quadratic ones, and distances to points."""
+"""Quadratic losses of n users, with closed forms."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 
 import torch
@@ -130,78 +129,3 @@ class Quadratic:
         if self._flat is not None:
             x = x - torch.bmm(self._flat, x[:, :, None])[:, :, 0]
         return torch.where(falls[:, None], torch.nan, x)
-
-    def pick(self, users: Sequence[int]) -> Quadratic:
-        """The losses of some users."""
-        rows = torch.as_tensor(users, dtype=torch.long, device=self.device)
-        return Quadratic(self.a[rows], self.b[rows], self.c[rows])
-
-
-class Points:
-    """Huber's function of |x - a_i|: 1/2 |x - a_i|^2 up to delta, linear beyond.
-
-    Parameters
-    ----------
-    a : (n, d).
-    delta : infinity: 1/2 |x - a_i|^2 everywhere.
-    """
-
-    def __init__(self, a: Tensor, delta: float = torch.inf) -> None:
-        if not delta > 0:
-            raise ModelError(f"losses of points: delta={delta:g} must be above 0.")
-        self.a, self.delta = a, delta
-        self.n, self.d = a.shape
-        self.dtype, self.device = a.dtype, a.device
-
-    def _share(self, r: Tensor) -> Tensor:
-        """min(1, delta/r), without a division by 0."""
-        return self.delta / r.clamp(min=self.delta) if self.delta < torch.inf else r.new_ones(())
-
-    def value(self, x: Tensor) -> Tensor:
-        """Of r = |x - a_i|: r^2/2, or delta r - delta^2/2."""
-        r: Tensor = (x - self.a).norm(dim=1)
-        near = r.clamp(max=self.delta)
-        return near * (r - near / 2)
-
-    def gradient(self, x: Tensor) -> Tensor:
-        """(x - a_i) min(1, delta/r)."""
-        v = x - self.a
-        return v * self._share(v.norm(dim=1, keepdim=True))
-
-    def hessian(self, x: Tensor) -> Tensor:
-        """I, or delta/r (I - vv'/r^2) beyond delta."""
-        v = x - self.a
-        r = v.norm(dim=1, keepdim=True)
-        v = torch.where(r > self.delta, v / r, 0)
-        eye = torch.eye(self.d, dtype=self.dtype, device=self.device)
-        return self._share(r)[..., None] * (eye - v[:, :, None] * v[:, None])
-
-    def smoothness(self) -> Tensor:
-        """1."""
-        return self.a.new_ones(self.n)
-
-    def convexity(self) -> Tensor:
-        """1, or 0 if there is a linear part."""
-        return self.a.new_full((self.n,), float(self.delta == torch.inf))
-
-    def coercive(self) -> Tensor:
-        """Always."""
-        return torch.ones(self.n, dtype=torch.bool, device=self.device)
-
-    def prox(self, centre: Tensor, kappa: Tensor | float, start: Tensor | None = None) -> Tensor:
-        """a_i + v max(kappa/(1 + kappa), 1 - delta/(kappa |v|)), v = centre - a_i; no start."""
-        v, kappa = centre - self.a, torch.as_tensor(column(kappa), dtype=self.dtype)
-        far = 1 - self.delta / (kappa * v.norm(dim=1, keepdim=True))
-        return self.a + v * torch.maximum(kappa / (1 + kappa), far)
-
-    def minimise(self, slope: Tensor | None = None, start: Tensor | None = None) -> Tensor:
-        """a_i - slope_i; NaN where the slope is steeper than delta. No start."""
-        if slope is None:
-            return self.a.clone()
-        steep: Tensor = slope.norm(dim=1, keepdim=True) > self.delta
-        return torch.where(steep, torch.nan, self.a - slope)
-
-    def pick(self, users: Sequence[int]) -> Points:
-        """The losses of some users."""
-        rows = torch.as_tensor(users, dtype=torch.long, device=self.device)
-        return Points(self.a[rows], self.delta)

@@ -7,10 +7,10 @@ without a loop over users.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from itertools import pairwise
-from typing import Generic, Literal, Protocol, Self, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -89,10 +89,6 @@ class Ragged(Generic[B]):
     @abstractmethod
     def _block(self, users: Ints) -> B:
         """The block of these users."""
-
-    @abstractmethod
-    def _of(self, features: Tensor, labels: Tensor, sizes: Ints) -> Self:
-        """The same losses of other samples."""
 
     @cached_property
     def _cuts(self) -> list[Ints]:
@@ -195,12 +191,6 @@ class Ragged(Generic[B]):
         zero = self.features.new_zeros(self.n, self.d)
         slope, start = zero if slope is None else slope, zero if start is None else start
         return self._run(lambda block, *own: block.minimise(*own), slope, start)
-
-    def pick(self, users: Sequence[int]) -> Self:
-        """The losses of some users."""
-        chosen = np.asarray(users, np.int64)
-        rows = self._samples(chosen)
-        return self._of(self.features[rows], self.labels[rows], self.counts[chosen])
 
 
 def _check(features: Tensor, labels: Tensor, counts: Ints) -> None:

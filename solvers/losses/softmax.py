@@ -17,13 +17,7 @@ from torch.nn import functional as F
 from corsage.core.arrays import Ints
 from corsage.core.errors import DataError
 from corsage.solvers.losses.ragged import Ragged, Scale
-from corsage.solvers.losses.softmax_block import (
-    MOST_CURVED,
-    SoftmaxBlock,
-    by_class,
-    flat,
-    slopes,
-)
+from corsage.solvers.losses.softmax_block import MOST_CURVED, SoftmaxBlock, by_class, flat, slopes
 
 
 class SoftmaxLosses(Ragged[SoftmaxBlock]):
@@ -61,13 +55,6 @@ class SoftmaxLosses(Ragged[SoftmaxBlock]):
         self.classes = classes
         if len(labels) and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < classes:
             raise DataError(f"cross-entropy: labels must be classes from 0 to {classes - 1}.")
-
-    def _of(self, features: Tensor, labels: Tensor, sizes: Ints) -> SoftmaxLosses:
-        """The same losses of other samples."""
-        return SoftmaxLosses(
-            features, labels, sizes, classes=self.classes, scale=self.scale, ridge=self.ridge,
-            intercept=self.intercept,
-        )  # fmt: skip
 
     def _block(self, users: Ints) -> SoftmaxBlock:
         """The block of these users."""

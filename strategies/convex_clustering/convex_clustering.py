@@ -60,12 +60,7 @@ from corsage.strategies.convex_clustering.opening import (
     check_classes,
     name_free,
 )
-from corsage.strategies.convex_clustering.probing import (
-    heard,
-    options_of,
-    rows_of,
-    template_of,
-)
+from corsage.strategies.convex_clustering.probing import heard, options_of, rows_of, template_of
 from corsage.strategies.convex_clustering.questions import Questions, in_order
 from corsage.strategies.convex_clustering.report import ClusterReport, Solved
 from corsage.strategies.convex_clustering.round_certificate import Certificate, certify, of_newton

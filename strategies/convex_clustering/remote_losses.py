@@ -7,7 +7,7 @@ and never with data. Exchanges are counted: on devices each takes seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from corsage.core.arrays import Arrays, Floats
-from corsage.core.errors import ModelError
 from corsage.core.messages.replies import Replies
 from corsage.solvers.losses.held_out import Fold
 
@@ -79,10 +78,6 @@ class RemoteLosses:
     def coercive(self) -> Tensor:
         """True if f_i is known to grow in all directions."""
         return torch.from_numpy(self._facts()["coercive"] > 0)
-
-    def pick(self, users: Sequence[int]) -> RemoteLosses:
-        """All users are asked, or none."""
-        raise ModelError("losses at the users: only all of them can be asked.")
 
     def _facts(self) -> dict[str, Floats]:
         return self._ask("facts", {}, {}, self._options).metrics

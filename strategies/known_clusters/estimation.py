@@ -307,7 +307,7 @@ class VarianceEstimation:
         """gamma by `free` coordinate from the users' squares and spreads: one for all clusters."""
         names = ("squares", "spreads", "users")
         sums = LaplaceSums(*(np.concatenate([getattr(p, n) for p in parts]) for n in names))
-        variances = np.maximum(laplace_variances(sums)[0][free], SMALLEST_VARIANCE)
+        variances = np.maximum(laplace_variances(sums)[free], SMALLEST_VARIANCE)
         self.estimates.note("users", variances)
         return np.asarray(1 / variances)
 
@@ -324,7 +324,7 @@ class VarianceEstimation:
         k = len(p)
         centres, covariances = np.broadcast_to(middle, q.shape), np.broadcast_to(around, p.shape)
         sums = laplace_sums(p, q, lam, centres, covariances, np.zeros(k, np.int64), 1)
-        variances = np.maximum(laplace_variances(sums)[0][free], SMALLEST_VARIANCE)
+        variances = np.maximum(laplace_variances(sums)[free], SMALLEST_VARIANCE)
         self.estimates.note("clusters", variances)
         return np.asarray(1 / variances)
 

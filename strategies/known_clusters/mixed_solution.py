@@ -20,7 +20,6 @@ from corsage.core.registry import LIKELIHOODS, attached
 from corsage.solvers.known_clusters.mixed_model import Centres, ClusterSums, centres
 from corsage.solvers.known_clusters.newton_rounds import EXACT, NEWTON, change
 from corsage.solvers.known_clusters.variances.covariance import covariances
-from corsage.solvers.known_clusters.variances.laplace import centre_covariance
 from corsage.strategies.known_clusters.aside import UNGUARDED, sets_aside, tested, unguarded
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort, KnownClusters, Present
 from corsage.strategies.known_clusters.clusters.strengths import (
@@ -317,7 +316,7 @@ class MixedSolution:
             state.look(p.sum(0), self.records)
         self._centred(places, p, q)
         if self.estimates_in(number):
-            state.covariance[places], around = centre_covariance(p, lam)
+            state.covariance[places], around, _ = covariances(p, lam)
             if number > 1:  # the first sums are around no centre
                 clusters = p, q, lam
                 self.estimation.step(state, places, answers.values(), clusters, around, self.varies)

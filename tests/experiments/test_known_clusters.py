@@ -9,151 +9,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import minimize
 
 from corsage.app.report import plots
 from corsage.benchmarks import known_clusters as benchmark
 from corsage.core.configuration.config import Config
-from corsage.core.losses import LOGISTIC, SQUARED_LOSS
 from corsage.datasets.dealing.federated import simulated
 from corsage.datasets.user_data import FederatedData
 from corsage.experiments import __main__ as command
 from corsage.experiments.known_clusters import (
-    async_al2sgd,
-    convergence,
     donors,
     figure2,
     grid,
 )
-from corsage.experiments.known_clusters import problem as problems
 from corsage.experiments.known_clusters.async_l2gd import run_naive
-from corsage.experiments.known_clusters.objective import objective_21, penalty_gradient
+from corsage.experiments.known_clusters.objective import penalty_gradient
 from corsage.experiments.known_clusters.scores import Scores, constant, difference
-from corsage.solvers.known_clusters.coins import katyusha
-from corsage.solvers.known_clusters.coins.flips import Coins, count
+from corsage.solvers.known_clusters.coins.flips import Coins
 from corsage.solvers.known_clusters.coins.settings import Parameters
 from corsage.solvers.known_clusters.hierarchy import Hierarchy
-
-CLUSTERS = np.array([0, 0, 0, 1, 1])
-
-
-def drawn(loss=SQUARED_LOSS, ridge: float = 0.1) -> problems.Problem:
-    rng = np.random.default_rng(0)
-    a, y = rng.normal(size=(5, 6, 2)), rng.normal(size=(5, 6))
-    y = y if loss is SQUARED_LOSS else (y > 0).astype(float)
-    return problems.Problem.of("a problem", a, y, loss, ridge, CLUSTERS, 0.7, 1.3)
-
-
-# Convergence.
-
-
-@pytest.mark.parametrize("loss", [SQUARED_LOSS, LOGISTIC], ids=["squared", "logistic"])
-def test_the_minimiser_is_that_of_the_objective(loss) -> None:
-    """By scipy from values alone; and the methods' way begins at distance 1."""
-    problem = drawn(loss)
-
-    def value(flat):
-        theta = flat.reshape(5, 2)
-        u = np.einsum("nmd,nd->nm", problem.a, theta)
-        y = problem.y
-        phi = (u - y) ** 2 / 2 if loss is SQUARED_LOSS else np.logaddexp(0, u) - y * u
-        own = phi.mean(1) + 0.1 / 2 * (theta**2).sum(1)
-        return objective_21(own, theta, problem.hierarchy)
-
-    found = minimize(value, np.zeros(10), options={"gtol": 1e-9})
-    assert problem.best == pytest.approx(found.x.reshape(5, 2), abs=1e-5)
-    assert problem.distance(problem.start) == 1
-    assert problem.distance(problem.best) == 0
-    assert problem.distance(2 * problem.best) == pytest.approx(1)
-    rounds = problems.mixed_model(problem).first(1e-10)
-    assert rounds == 1 if loss is SQUARED_LOSS else 1 < rounds < 8
-
-
-def test_derivatives_and_their_bounds() -> None:
-    """Gradients by differences; L and mu are the extreme eigenvalues; samples average to f_i."""
-    problem = drawn(SQUARED_LOSS)
-    theta, h = np.random.default_rng(1).normal(size=(5, 2)), 1e-6
-
-    def value(theta):
-        u = np.einsum("nmd,nd->nm", problem.a, theta)
-        return ((u - problem.y) ** 2 / 2).mean(1) + 0.1 / 2 * (theta**2).sum(1)
-
-    slopes = [
-        (value(theta + h * step) - value(theta - h * step)) / (2 * h) for step in np.eye(2)[:, None]
-    ]
-    gradient = problem.gradient(theta, problem.users)
-    assert gradient == pytest.approx(np.stack(slopes, 1), abs=1e-6)
-    values = np.linalg.eigvalsh(problem.hessian(theta))
-    assert problem.smoothness == pytest.approx(values.max())
-    assert problem.convexity == pytest.approx(values.min())
-    sample = problem.sampler(3)
-    some = np.array([1, 4])
-    mean = np.mean([sample(t, theta[some], some) for t in range(20_000)], axis=0)
-    assert mean == pytest.approx(gradient[some], abs=0.1)
-    assert problem.sample_smoothness >= problem.smoothness
-
-
-def test_paths_and_when_they_arrive() -> None:
-    """`first` is when a path is near for good; Algorithm 2 arrives, Algorithm 1 does not."""
-    path = problems.Path([1.0, 1e-11, 1e-3, 1e-11, 1e-12])
-    assert path.first(1e-10) == 3
-    assert path.first(2.0) == 0
-    assert problems.Path([1.0, 1e-3]).first(1e-10) is None
-    problem = drawn(LOGISTIC)
-    steps = dict.fromkeys(convergence.T, 1500)
-    found = convergence.paths(problem, (0, 1), steps)
-    rows = {row.name: row for row in convergence.figures(problem, found)}
-    one = rows["async-l2gd: distance"]
-    assert one.values[1] == np.mean(found[convergence.AUTO][1].distance[750:])
-    assert one.inside and one.measured > 1e-6
-    assert rows["async-l2gd: of the bound"].inside
-    assert rows["async-al2sgd: distance"].inside
-    assert rows["mixed-model: rounds to 1e-10"].inside
-    bound = found[convergence.AUTO][0].bound
-    assert bound is not None and bound(0) > 1 and bound(10**6) < bound(0)
-
-
-def test_round_trips_are_those_that_happen() -> None:
-    """A trip ends each run of local steps; a refresh is one too, unless it falls on such an end."""
-    coins = Coins(0, 0.3, (0.2, 0.4), ("0", "1"))
-    xi_0, xi = coins.network_at(0, 500), coins.clusters_at(0, 500)
-    trips = problems.trips(coins, 500)
-    assert len(trips) == 501 and trips[0] == 0
-    assert trips[-1] == pytest.approx(count(coins, 500)["round-trips"].mean())
-    refresh = np.random.default_rng(0).random(500) < 0.1
-    expected = 0
-    for j in range(2):
-        for t in range(500):
-            local = not (xi_0[t] or xi[j, t])
-            ends = local and t < 499 and (xi_0[t + 1] or xi[j, t + 1])
-            expected += bool(ends or refresh[t])
-    assert problems.trips(coins, 500, refresh)[-1] == pytest.approx(expected / 2)
-
-
-def test_a_gap_of_round_trips_is_in_standard_deviations() -> None:
-    """A coin that never falls as expected is far out; the figure is out of its band."""
-    path = problems.async_l2gd_path(drawn(), 0, 400, 0.1)
-    gap = convergence.worst_gap(path)
-    assert path.coins is not None
-    happened = count(path.coins, 400)["round-trips"][0]
-    assert gap == pytest.approx(abs(happened - 36) / np.sqrt(399 * 0.09 * 0.91 - 2 * 398 * 0.0081))
-
-
-def test_algorithm_2_path_is_its_run() -> None:
-    """Distances are those of y_i, from the settings of Theorem 4.3."""
-    problem = drawn()
-    path = problems.async_al2sgd_path(problem, 2, 50, sample=True)
-    network, p = problems.probabilities(problem.hierarchy, problem.sample_smoothness)
-    settings = katyusha.parameters(
-        problem.hierarchy, problem.sample_smoothness, problem.convexity, network, p
-    )
-    rows = async_al2sgd.run_naive(
-        problem.start, problem.gradient, problem.sampler(2), problem.hierarchy, settings,
-        problems.thrown(problem.hierarchy, 2, network, p), 50,
-    )  # fmt: skip
-    assert path.distance[-1] == pytest.approx(problem.distance(rows.y))
-    assert len(path.distance) == len(path.trips) == 51
-
 
 # Donors.
 

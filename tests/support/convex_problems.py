@@ -9,7 +9,9 @@ import torch
 from corsage.core.losses import LOGISTIC, SQUARED_HINGE
 from corsage.datasets.ellipses import draw
 from corsage.solvers.convex_clustering.exact.sum_of_norms import Edges
-from corsage.solvers.losses.convex import Quadratic, linear_losses, points
+from corsage.solvers.losses.linear_losses import LinearLosses
+from corsage.solvers.losses.quadratic import Quadratic
+from tests.support.points import points
 
 N, D, M = 9, 2, 6
 
@@ -28,7 +30,7 @@ def blobs(seed=0, groups=3, each=4, d=2, width=0.3):
 def ellipses(seed=1, users=20):
     drawn = draw(seed, users=users)
     n, m = drawn.l.shape
-    return linear_losses(
+    return LinearLosses(
         torch.from_numpy(drawn.a.reshape(n * m, 2)),
         torch.from_numpy(drawn.l.ravel() > 0),
         [m] * n,
@@ -51,7 +53,7 @@ def quadratic(seed):
 def huber_points(seed):
     a = blobs(seed, 3, 3)
     a[0] += 9.0
-    losses = points(torch.from_numpy(a), "huber", 0.7)
+    losses = points(torch.from_numpy(a), 0.7)
     return losses, lambda x: cp.sum(cp.huber(cp.norm(x - a, 2, axis=1), 0.7)) / 2
 
 
@@ -82,7 +84,7 @@ def linear(seed, loss):
     signs = (2 * y - 1)[..., None]
     u = signs * np.concatenate([a, np.ones((N, M, 1))], -1)
     flat = torch.from_numpy(a.reshape(-1, D)), torch.from_numpy(y.ravel())
-    return u, linear_losses(*flat, [M] * N, loss=loss, scale="mean", ridge=0.05)
+    return u, LinearLosses(*flat, [M] * N, loss=loss, scale="mean", ridge=0.05)
 
 
 def by_cvxpy(cost, d, edges, lam):

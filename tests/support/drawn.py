@@ -11,8 +11,8 @@ from corsage.core.arrays import Bools, Floats, Ints
 from corsage.core.losses import SQUARED_HINGE
 from corsage.datasets.ellipses import draw
 from corsage.experiments.convex_clustering.problem import RIDGE
-from corsage.solvers.losses.convex import LinearLosses, linear_losses
 from corsage.solvers.losses.held_out import Fold
+from corsage.solvers.losses.linear_losses import LinearLosses
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class Drawn:
         keep = np.ones(self.l.shape, bool) if fold is None else ~self.mask(fold)
         rows, labels = torch.from_numpy(self.a[keep]), torch.from_numpy(self.l[keep] > 0)
         sizes = keep.sum(1)
-        return linear_losses(rows, labels, sizes, loss=SQUARED_HINGE, scale="mean", ridge=RIDGE)
+        return LinearLosses(rows, labels, sizes, loss=SQUARED_HINGE, scale="mean", ridge=RIDGE)
 
     def evaluate(self, models: Floats, fold: Fold) -> Floats:
         """The mean squared hinge on the held-out samples; NaN where a user has none."""

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from corsage.core.losses import LOGISTIC, SQUARED_HINGE, SQUARED_LOSS, huber
-from corsage.solvers.losses.convex import linear_losses
 from corsage.solvers.losses.linear_block import Block
+from corsage.solvers.losses.linear_losses import LinearLosses
 
 DELTA = 0.6
 LOSSES = {loss.name: loss for loss in (LOGISTIC, SQUARED_HINGE, SQUARED_LOSS, huber(DELTA))}
@@ -25,7 +25,7 @@ def build(name, seed=0, sizes=SIZES, p=2, dtype=torch.float64, **options):
         labels = (labels > 0).astype(np.int64)
     tensors = torch.from_numpy(features).to(dtype), torch.from_numpy(labels)
     options = {"scale": "sum", **options}
-    return linear_losses(*tensors, np.asarray(sizes), loss=LOSSES[name], **options)
+    return LinearLosses(*tensors, np.asarray(sizes), loss=LOSSES[name], **options)
 
 
 def models(losses, seed=1, size=1.0):

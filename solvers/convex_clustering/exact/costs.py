@@ -1,6 +1,6 @@
 """The users' costs f_i as the exact solver needs them: arrays in and out, all users at once.
 
-`Losses` of `corsage.solvers.losses.convex` are torch tensors; `LossCosts` is the border to them.
+`Minimised` of `corsage.solvers.losses.convex` are torch tensors; `LossCosts` is the border to them.
 Points under the quadratic loss have closed forms and stay arrays. `Fused` adds up the costs of
 users that share a model.
 """
@@ -20,7 +20,7 @@ from corsage.core.errors import ModelError
 from corsage.solvers.convex_clustering.exact.edges import norms
 
 if TYPE_CHECKING:
-    from corsage.solvers.losses.convex import Losses
+    from corsage.solvers.losses.convex import Minimised
 
 
 class Smooth(Protocol):
@@ -123,9 +123,9 @@ class PointCosts:
 
 @dataclass(frozen=True)
 class LossCosts:
-    """The costs of a `Losses` object."""
+    """The costs of a `Minimised` object."""
 
-    losses: Losses
+    losses: Minimised
 
     def __post_init__(self) -> None:
         """Refuse single precision, with which no gap gets below 1e-7 of the objective."""
@@ -175,7 +175,7 @@ class LossCosts:
         return torch.from_numpy(np.ascontiguousarray(x)).to(self.losses.device)
 
 
-def user_terms(losses: Losses, x: Floats, v: Floats) -> tuple[Floats, Floats]:
+def user_terms(losses: Minimised, x: Floats, v: Floats) -> tuple[Floats, Floats]:
     """The users' terms of the certificate: f_i(x_i) + <v_i, x_i>, and its minimum over x.
 
     The minimum is -inf for a user who has none, such as one with a single class whose v_i pulls

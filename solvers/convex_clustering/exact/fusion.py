@@ -39,12 +39,16 @@ CLEAR = 3.0
 
 @dataclass(frozen=True)
 class Reduced:
-    """A solution of (5): x (n, d), equal inside clusters, and the duals across clusters."""
+    """A solution of (5): x (n, d), equal inside clusters, and the duals across clusters.
+
+    `certified`: it is one to the last digits.
+    """
 
     labels: Ints
     x: Floats
     inside: Bools
     across: Floats
+    certified: bool = True
 
 
 def reduced(problem: Problem, x: Floats, labels: Ints) -> Reduced | None:

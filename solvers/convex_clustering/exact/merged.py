@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from corsage.core.arrays import Ints
 from corsage.solvers.losses import users_newton
-from corsage.solvers.losses.convex import Losses
+from corsage.solvers.losses.convex import Minimised
 from corsage.solvers.losses.users_newton import Functions, by_matrix
 
 
@@ -23,7 +21,7 @@ class Merged:
     labels : the cluster 0, ..., K-1 of each user; every cluster has one at least.
     """
 
-    def __init__(self, losses: Losses, labels: Ints) -> None:
+    def __init__(self, losses: Minimised, labels: Ints) -> None:
         self.losses, self.labels = losses, labels
         self.n, self.d = int(labels.max()) + 1, losses.d
         self.dtype, self.device = losses.dtype, losses.device
@@ -49,27 +47,6 @@ class Merged:
         """The sums of L_i."""
         return self._sum(self.losses.smoothness())
 
-    def convexity(self) -> Tensor:
-        """The sums of mu_i."""
-        return self._sum(self.losses.convexity())
-
-    def coercive(self) -> Tensor:
-        """Clusters with a user whose f_i is; others are not known to be."""
-        return self._sum(self.losses.coercive().to(self.dtype)) > 0
-
-    def prox(self, centre: Tensor, kappa: Tensor | float, start: Tensor | None = None) -> Tensor:
-        """argmin F_k(x) + kappa_k/2 |x - centre_k|^2."""
-        weight = torch.as_tensor(kappa, dtype=self.dtype, device=self.device).expand(self.n)
-        eye = torch.eye(self.d, dtype=self.dtype, device=self.device)
-        functions = Functions(
-            lambda x: self.gradient(x) + weight[:, None] * (x - centre),
-            by_matrix(lambda x: self.hessian(x) + weight[:, None, None] * eye),
-            self.smoothness() + weight,
-            self._force() + weight * centre.norm(dim=1),
-            coercive=True,
-        )
-        return users_newton.minimise(functions, centre if start is None else start)[0]
-
     def minimise(self, slope: Tensor | None = None, start: Tensor | None = None) -> Tensor:
         """argmin F_k(x) + <slope_k, x>; a row of NaN where none was found."""
         zero = torch.zeros(self.n, self.d, dtype=self.dtype, device=self.device)
@@ -88,10 +65,3 @@ class Merged:
         """The sums of |nabla f_i(0)|: what rounding errors of the gradient compare with."""
         zero = torch.zeros(self.losses.n, self.d, dtype=self.dtype, device=self.device)
         return self._sum(self.losses.gradient(zero).norm(dim=1))
-
-    def pick(self, users: Sequence[int]) -> Merged:
-        """Some of the clusters."""
-        chosen = list(users)
-        members = [np.flatnonzero(self.labels == k) for k in chosen]
-        losses = self.losses.pick(np.concatenate(members).tolist())
-        return Merged(losses, np.repeat(np.arange(len(chosen)), [len(own) for own in members]))

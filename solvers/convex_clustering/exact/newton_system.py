@@ -13,6 +13,7 @@ from functools import cached_property, partial
 
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
+from scipy.sparse.linalg import LinearOperator, cg
 
 from corsage.core.arrays import Floats
 from corsage.solvers.convex_clustering.exact.edges import Edges
@@ -111,20 +112,13 @@ class System:
         own, d = self.diagonal(), g.shape[1]
         own += DIAGONAL_SHARE * float(np.trace(own, axis1=1, axis2=2).mean()) / d * np.eye(d)
         inverse = np.asarray(np.linalg.inv(own), np.float64)
-        x, r = np.zeros_like(g), -g
-        y = _times(inverse, r)
-        p, old = y, float((r * y).sum())
-        goal = tolerance * float(np.linalg.norm(g))
-        for _ in range(LIMIT):
-            hp = self.times(p)
-            step = old / float((p * hp).sum())
-            x, r = x + step * p, r - step * hp
-            if np.linalg.norm(r) <= goal:
-                break
-            y = _times(inverse, r)
-            new = float((r * y).sum())
-            p, old = y + new / old * p, new
-        return x
+
+        def operator(product: Solve) -> LinearOperator:
+            return LinearOperator(2 * (g.size,), lambda v: product(v.reshape(g.shape)).ravel())
+
+        near = operator(partial(_times, inverse))
+        x, _ = cg(operator(self.times), -g.ravel(), rtol=tolerance, maxiter=LIMIT, M=near)
+        return np.asarray(x.reshape(g.shape))
 
     def times(self, p: Floats) -> Floats:
         """The matrix by a vector (n, d)."""

@@ -73,12 +73,9 @@ def proved(losses: Losses | Floats, solution: Solution, weights: Edges | None = 
 def passes(problem: Problem, labels: Ints, x: Floats) -> bool:
     """True if a partition is the solution's; x are models near it."""
     try:
-        found = fusion.reduced(problem, x, labels) or _reduced(problem, labels)
+        found = _solved(problem, labels, x)
         apart = _apart(problem, found) | found.inside
-        return (
-            bool(apart.all())
-            and _carried(problem, found, problem.edges.differences(0 * x))[1] is None
-        )
+        return bool(apart.all()) and carried(problem, found)[1] is None
     except ModelError:  # no reduced problem or flow to that many digits
         return False
 
@@ -88,17 +85,17 @@ def _searched(problem: Problem, solution: Solution) -> tuple[Floats, Floats] | N
     edges, x = problem.edges, solution.x
     labels = edges.components(norms(edges.differences(x)) == 0)
     for _ in range(PARTITIONS_TRIED):
-        found = fusion.reduced(problem, x, labels) or _reduced(problem, labels)
+        found = _solved(problem, labels, x)
         joined = edges.components(found.inside | ~_apart(problem, found))
         if joined.max() < labels.max():
             labels, x = joined, found.x
             continue
-        duals, rest = _carried(problem, found, solution.mu)
+        duals, rest = carried(problem, found, solution.mu)
         if rest is None:
             return found.x, duals
         apart = norms(edges.differences(rest)) > 0
         labels = edges.components(found.inside & ~apart)
-        x = _reduced(problem, labels).x  # halves of a cluster have no differences to begin with
+        x = reduced(problem, labels).x  # halves of a cluster have no differences to begin with
     return None
 
 
@@ -108,7 +105,15 @@ def _apart(problem: Problem, found: Reduced) -> Bools:
     return np.asarray(far > MET_AT * max(float(norms(found.x).max()), TINY))
 
 
-def _reduced(problem: Problem, labels: Ints) -> Reduced:
+def _solved(problem: Problem, labels: Ints, x: Floats) -> Reduced:
+    """A solution of (5), to the last digits; x are models near it."""
+    found = fusion.reduced(problem, x, labels) or reduced(problem, labels)
+    if not found.certified:
+        raise ModelError("the reduced problem is not solved to the last digits.")
+    return found
+
+
+def reduced(problem: Problem, labels: Ints) -> Reduced:
     """A solution of (5) from nothing, clusters that meet included."""
     costs, edges, count = problem.costs, problem.edges, int(labels.max()) + 1
     own: PointCosts | Merged
@@ -117,19 +122,22 @@ def _reduced(problem: Problem, labels: Ints) -> Reduced:
     else:
         assert isinstance(costs, LossCosts)
         own = Merged(costs.losses, labels)
-    solved = fit(own, problem.lam, edges.merged(labels, count), tolerance=REDUCED_GAP)
-    if not solved.certified:
-        raise ModelError("the reduced problem is not solved to the last digits.")
-    x = solved.x[labels]
-    inside = labels[edges.i] == labels[edges.j]
-    z = edges.differences(x)
-    unit = z / np.maximum(norms(z), TINY)[:, None]
-    across = np.where(inside[:, None], 0.0, problem.radius[:, None] * unit)
-    return Reduced(labels, x, inside, across)
+    graph = edges.merged(labels, count)
+    solved = fit(own, problem.lam, graph, tolerance=REDUCED_GAP)
+    first, second = labels[edges.i], labels[edges.j]
+    inside = first == second
+    codes = np.minimum(first, second) * count + np.maximum(first, second)
+    share = np.where(first < second, edges.w, -edges.w)[~inside]
+    place = np.searchsorted(graph.codes, codes[~inside])
+    across = np.zeros((len(edges), costs.d), order="F")
+    across[~inside] = (share / graph.w[place])[:, None] * solved.mu[place]
+    return Reduced(labels, solved.x[labels], inside, across, solved.certified)
 
 
-def _carried(problem: Problem, found: Reduced, mu: Floats) -> tuple[Floats, Floats | None]:
-    """Duals (E, d); and what they leave over (n, d), if it is too much.
+def carried(
+    problem: Problem, found: Reduced, mu: Floats | None = None
+) -> tuple[Floats, Floats | None]:
+    """Duals (E, d), near mu; and what they leave over (n, d), if it is too much.
 
     By sweeps over all clusters; for those that are left, exactly.
     """
@@ -137,6 +145,7 @@ def _carried(problem: Problem, found: Reduced, mu: Floats) -> tuple[Floats, Floa
     slope = costs.gradient(found.x)
     force = max(float(norms(slope).max()), float(problem.radius.sum()) / edges.n, TINY)
     most = LEFT_OVER * force
+    mu = np.zeros_like(found.across) if mu is None else mu
     mu = fusion.flow(problem, found, mu, most**2, np.inf)
     over = norms(slope + edges.adjoint(mu)) > most
     if not over.any():

@@ -29,11 +29,10 @@ from corsage.solvers.convex_clustering.exact.numbers_given import (
     points,
     shaped,
 )
-from corsage.solvers.convex_clustering.exact.rising import Rising
-from corsage.solvers.convex_clustering.exact.solved import Beginning, solved
+from corsage.solvers.convex_clustering.exact.solved import Beginning, Rising, solved
 
 if TYPE_CHECKING:
-    from corsage.solvers.losses.convex import Losses
+    from corsage.solvers.losses.convex import Minimised
 
 __all__ = [
     "Edges",
@@ -89,7 +88,7 @@ class Solution:
 
 
 def fit(
-    losses: Losses | PointCosts | Floats,
+    losses: Minimised | PointCosts | Floats,
     lam: float,
     weights: Edges | None = None,
     start: Solution | None = None,
@@ -120,7 +119,7 @@ def fit(
 
 
 def path(
-    losses: Losses | Floats,
+    losses: Minimised | Floats,
     lams: Iterable[float],
     weights: Edges | None = None,
     tolerance: float = TOLERANCE,
@@ -186,7 +185,7 @@ def prox(
 
 
 def gap(
-    losses: Losses | Floats, x: Floats, mu: Floats, lam: float, weights: Edges | None = None
+    losses: Minimised | Floats, x: Floats, mu: Floats, lam: float, weights: Edges | None = None
 ) -> float:
     """At most so much is P(X) above its minimum, whatever X (N, d) and mu (E, d) on i < j are.
 
@@ -257,7 +256,7 @@ def _solution(problem: Problem, found: Found, tolerance: float) -> Solution:
 # Problems made of a caller's arguments, or one line about why they are none.
 
 
-def costs_of(losses: Losses | PointCosts | Floats) -> Costs:
+def costs_of(losses: Minimised | PointCosts | Floats) -> Costs:
     """Points in any array, with weights, or losses."""
     if isinstance(losses, PointCosts):
         return losses

@@ -11,7 +11,7 @@ each cluster's way from there to the next global step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -118,15 +118,6 @@ def stretch(coins: Coins, first: int, end: int | None) -> Stretch:
     switch = _next(coins.network_coin, False, first, end)
     last = _next(coins.network_coin, True, switch, end)
     return Stretch(first, last, switch - first, walks(coins.clusters_at(switch, last)))
-
-
-def stretches(coins: Coins, end: int) -> Iterator[Stretch]:
-    """All stretches of a run of `end` iterations."""
-    first = 0
-    while first < end:
-        part = stretch(coins, first, end)
-        yield part
-        first = part.last
 
 
 def walks(xi: Bools) -> tuple[Walk, ...]:

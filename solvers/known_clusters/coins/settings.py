@@ -95,27 +95,6 @@ def largest_step(hierarchy: Hierarchy, smoothness: float, p0: float, p: Array) -
     return 1 / (2 * expected_smoothness(hierarchy, smoothness, p0, p))
 
 
-def sigma2(hierarchy: Hierarchy, p0: float, p: Array, best: Array, gradients: Array) -> float:
-    """sigma^2 of (3.4), from the minimiser (n, d) of (2.1) and nabla f_i there (n, d)."""
-    p, alpha = np.asarray(p, np.float64), hierarchy.alpha
-    centres, middle = hierarchy.means(best)
-    gamma = hierarchy.gamma[:, None]
-
-    def squares(rows: Array) -> Array:
-        return np.bincount(hierarchy.cluster, np.square(rows).sum(1), hierarchy.k)
-
-    outer = alpha**2 * squares(gamma * (best - middle))
-    inner = (1 - alpha) ** 2 * squares(gamma * (best - centres[hierarchy.cluster]))
-    local = squares(gradients) / ((1 - p0) * (1 - p))
-    inner = _over(2 * inner, p0 + 2 * (1 - p0) * p)
-    return float((_over(2 * outer, p0) + inner + local).sum())
-
-
-def theorem_bound(t: int, eta: float, mu: float, start: float, sigma: float) -> float:
-    """Theorem 3.5: what E|theta^t - best|^2 is at most; `start` is it at 0, `sigma` sigma^2."""
-    return (1 - eta * mu) ** t * start + 2 * eta * sigma / mu
-
-
 def check(parameters: Parameters, hierarchy: Hierarchy) -> None:
     """Refuse settings under which Algorithm 1 does not descend on (2.1)."""
     p_0, p, tau = parameters.p0, parameters.p, parameters.tau

@@ -15,7 +15,7 @@ import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.solvers.known_clusters.mixed_model import by_cluster
-from corsage.solvers.known_clusters.variances.covariance import covariances, inverse
+from corsage.solvers.known_clusters.variances.covariance import inverse
 
 
 @dataclass(frozen=True)
@@ -28,21 +28,6 @@ class LaplaceSums:
     squares: Floats
     spreads: Floats
     users: Floats
-
-    def __add__(self, other: LaplaceSums) -> LaplaceSums:
-        return LaplaceSums(
-            self.squares + other.squares, self.spreads + other.spreads, self.users + other.users
-        )
-
-
-def centre_covariance(p: Floats, lam: Floats) -> tuple[Floats, Floats]:
-    """Covariances of w_j (k, d, d) and of wbar (d, d), given the data; lam is (k, d)."""
-    if np.isinf(lam).any():
-        return covariances(p, lam)[:2]
-    tie = _diagonal(lam)
-    m = np.linalg.inv(p + tie)
-    top = np.asarray(np.linalg.pinv((tie @ m @ p).sum(0), hermitian=True), np.float64)
-    return np.asarray(m + m @ tie @ top @ tie @ m), top
 
 
 def laplace_sums(
@@ -59,7 +44,7 @@ def laplace_sums(
     `centre` (n, d) and `covariance` (n, d, d) are of each user's w_j. With the clusters' P_j, q_j
     and lambda as users of one cluster whose centre is wbar, these are the sums for sb^2.
     """
-    s = inverse(a, gamma) if np.isinf(gamma).any() else np.linalg.inv(a + _diagonal(gamma))
+    s = inverse(a, gamma)
     deviation = (s @ (b - (a @ centre[..., None])[..., 0])[..., None])[..., 0]
     pull = s @ a
     spread = np.diagonal(s + pull @ covariance @ pull.mT, axis1=-2, axis2=-1)
@@ -67,14 +52,7 @@ def laplace_sums(
     return LaplaceSums(*(by_cluster(part, cluster, k) for part in parts))
 
 
-def laplace_variances(sums: LaplaceSums, *, common: bool = True) -> Floats:
-    """s_c^2 = mean[(theta_ic - w_jc)^2 + Var] by coordinate (k, d); all rows alike if `common`."""
-    total, users = sums.squares + sums.spreads, sums.users[:, None]
-    if common:
-        return np.broadcast_to(total.sum(0) / users.sum(), total.shape)
-    return np.asarray(total / users)
-
-
-def _diagonal(values: Floats) -> Floats:
-    """Diagonal matrices (..., d, d) of (..., d)."""
-    return np.asarray(values[..., None] * np.eye(values.shape[-1]))
+def laplace_variances(sums: LaplaceSums) -> Floats:
+    """s_c^2 = mean[(theta_ic - w_jc)^2 + Var] by coordinate (d,), one for all clusters."""
+    total = sums.squares + sums.spreads
+    return np.asarray(total.sum(0) / sums.users.sum())

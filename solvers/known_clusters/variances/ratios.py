@@ -18,9 +18,6 @@ from corsage.solvers.known_clusters.likelihood import Level, deviance
 
 RATIOS: Floats = np.concatenate([[0.0], np.geomspace(1e-6, 1e6, 19)])
 """tau, where the search for the best one begins."""
-GOLDEN = (5**0.5 - 1) / 2
-NARROWINGS = 26
-"""Golden sections between neighbours there: tau to 5 digits."""
 TAU_CLOSE, TAU_STEP = 1e-5, 0.05
 """log tau is that close where places are compared, as the deviance is flat there; and so far apart
 are the points of a parabola."""
@@ -74,34 +71,6 @@ class Profile:
     def value(self, tau: float) -> float:
         """The deviance, of a single place."""
         return float(self.at(tau)[0][0])
-
-    def best(self) -> tuple[Floats, Floats, Floats]:
-        """The best tau at each place of the grid, deviance and sigma^2 there, (G,) each.
-
-        Of one cluster no tau is told from another: its centre is wbar.
-        """
-        if self.ld.shape[1] == 1:
-            tau = np.zeros(len(self.ld))
-            return tau, *self.at(tau)
-        tried = self.tried
-        best = tried.argmin(0)
-        low = np.log(RATIOS[np.maximum(best - 1, 1)])
-        high = np.log(RATIOS[np.minimum(best + 1, len(RATIOS) - 1)])
-        inner, outer = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-        at_inner, at_outer = self.at(np.exp(inner))[0], self.at(np.exp(outer))[0]
-        for _ in range(NARROWINGS):
-            left = at_inner < at_outer
-            low, high = np.where(left, low, inner), np.where(left, outer, high)
-            new = np.where(left, high - GOLDEN * (high - low), low + GOLDEN * (high - low))
-            at_new = self.at(np.exp(new))[0]
-            inner, outer = np.where(left, new, outer), np.where(left, inner, new)
-            at_inner, at_outer = (
-                np.where(left, at_new, at_outer),
-                np.where(left, at_inner, at_new),
-            )
-        middle = np.exp((low + high) / 2)
-        tau = np.where(tried[0] <= self.at(middle)[0], 0.0, middle)
-        return tau, *self.at(tau)
 
     @cached_property
     def tried(self) -> Floats:

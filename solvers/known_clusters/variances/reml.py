@@ -21,13 +21,7 @@ from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import ModelError
 from corsage.solvers.known_clusters.columns import Columns
 from corsage.solvers.known_clusters.likelihood import Level, between
-from corsage.solvers.known_clusters.mixed_model import (
-    Centres,
-    by_cluster,
-    centres,
-    pack,
-    unpack,
-)
+from corsage.solvers.known_clusters.mixed_model import Centres, by_cluster, centres, pack, unpack
 from corsage.solvers.known_clusters.variances.covariance import Covariances, covariances
 from corsage.solvers.known_clusters.variances.identified import A_SUM, NOISE_WORDS, ONE_UNIT
 from corsage.solvers.known_clusters.variances.ratios import Close, Profile
@@ -248,13 +242,13 @@ def _search(
         near = Close(level, records, varies)
         picks, tau = (near.common if common else near.apart)(np.abs(rows - rho).argmin(1), tau)
     at = np.arange(len(picks)), picks
-    best, found, sigma2 = (float(part[0]) for part in near.at(picks).best())
-    lam = _inverse(best) if varies is None else np.where(varies > 0, _inverse(best), np.inf)
+    found, sigma2 = (float(part[0]) for part in near.at(picks).at(tau))
+    lam = _inverse(tau) if varies is None else np.where(varies > 0, _inverse(tau), np.inf)
     tie = _rows(lam, len(picks)) if len(picks) > 1 else ONE_CLUSTER
     return Variances(
         sigma2=sigma2,
         user=sigma2 * rows[at],
-        cluster=sigma2 * best,
+        cluster=sigma2 * tau,
         centres=centres(level.p[at], level.q[at], _rows(lam, len(picks))),
         loglik=-found / 2,
         aic=found + 2 * (3 if common else 2 + len(picks)),

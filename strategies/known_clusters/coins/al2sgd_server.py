@@ -11,16 +11,9 @@ import numpy as np
 from corsage.solvers.known_clusters.coins.flips import Stretch, Walk
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort
 from corsage.strategies.known_clusters.coins.coin_server import CoinServer, StepCheck, sound
-from corsage.strategies.known_clusters.coins.conversation import (
-    ClusterScript,
-    Request,
-    ask_each,
-)
+from corsage.strategies.known_clusters.coins.conversation import ClusterScript, Request, ask_each
 from corsage.strategies.known_clusters.coins.schedule import CoinSchedule, Leg, legs
-from corsage.strategies.known_clusters.coins.server_rows import (
-    AsyncAL2SGDState,
-    ServerRows,
-)
+from corsage.strategies.known_clusters.coins.server_rows import AsyncAL2SGDState, ServerRows
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.turns import Script
 

@@ -32,11 +32,7 @@ from corsage.solvers.known_clusters.coins.flips import Stretch, Walk
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort
 from corsage.strategies.known_clusters.coins.coin_keys import CoinState
 from corsage.strategies.known_clusters.coins.coin_server import CoinServer
-from corsage.strategies.known_clusters.coins.conversation import (
-    Answer,
-    ClusterScript,
-    Request,
-)
+from corsage.strategies.known_clusters.coins.conversation import Answer, ClusterScript, Request
 from corsage.strategies.known_clusters.coins.schedule import legs
 
 

@@ -15,8 +15,8 @@ from corsage.solvers.convex_clustering.exact.costs import LossCosts
 from corsage.solvers.convex_clustering.exact.edges import Edges, norms
 from corsage.solvers.convex_clustering.exact.sparse_factor import Band
 from corsage.solvers.convex_clustering.exact.sum_of_norms import fit
-from corsage.solvers.losses.convex import points
 from tests.support.convex_problems import blobs, by_cvxpy, random, weighted
+from tests.support.points import points
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -152,7 +152,7 @@ def random_system(edges, a):
     unit /= norms(unit)[:, None]
     weight = rng.uniform(0.1, 10, count)
     share = rng.choice([0.0, 1.0], count)
-    blocks = LossCosts(points(torch.from_numpy(a), "quadratic", 1.0)).hessian(a)
+    blocks = LossCosts(points(torch.from_numpy(a))).hessian(a)
     return newton_system.System(blocks, edges, weight, share * weight, unit)
 
 

@@ -9,20 +9,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corsage.solvers.convex_clustering.exact import interior, rising, shrinking, solved
+from corsage.solvers.convex_clustering.exact import interior, shrinking, solved
 from corsage.solvers.convex_clustering.exact.certificate import Problem
 from corsage.solvers.convex_clustering.exact.cones import Pairs, Scaling, Step, dot
 from corsage.solvers.convex_clustering.exact.costs import PointCosts
 from corsage.solvers.convex_clustering.exact.edges import Edges, norms
 from corsage.solvers.convex_clustering.exact.finish import Finish
 from corsage.solvers.convex_clustering.exact.interior import Interior, suits
-from corsage.solvers.convex_clustering.exact.level import Level
 from corsage.solvers.convex_clustering.exact.merged import Merged
-from corsage.solvers.convex_clustering.exact.rising import Rising
+from corsage.solvers.convex_clustering.exact.shrinking import Level
+from corsage.solvers.convex_clustering.exact.solved import Rising
 from corsage.solvers.convex_clustering.exact.sum_of_norms import fit, gap, path, prox
 from corsage.solvers.convex_clustering.exact.wide_prox import wide_prox
-from corsage.solvers.losses.convex import points
 from tests.support.convex_problems import blobs, by_cvxpy, random
+from tests.support.points import points
 
 SEEDS = st.integers(0, 2**32 - 1)
 LAMBDAS = [1e-4, 0.01, 0.05, 0.3, 3.0, 1e6]
@@ -94,7 +94,7 @@ def test_merged_users_have_the_same_optimum(lam):
 
 def test_losses_of_other_kinds_are_solved_by_it_too(monkeypatch):
     taken, (a, edges) = methods(monkeypatch), moons()
-    losses = points(torch.from_numpy(a), "huber", 0.3)
+    losses = points(torch.from_numpy(a), 0.3)
     for lam in (0.01, 0.1):
         found = fit(losses, lam, edges)
         best, _ = by_cvxpy(
@@ -285,8 +285,8 @@ def test_clusters_of_a_path_that_are_wrong_are_taken_apart(lam, monkeypatch):
     """As if all users, or strangers, had been fused at the lam before."""
     a, edges = moons()
     colds, sizes = [], []
-    own, below = rising.solved, shrinking.of_clusters
-    monkeypatch.setattr(rising, "solved", lambda *args: colds.append(args) or own(*args))
+    own, below = solved.solved, shrinking.of_clusters
+    monkeypatch.setattr(solved, "solved", lambda *args: colds.append(args) or own(*args))
     monkeypatch.setattr(
         shrinking, "of_clusters", lambda *args: sizes.append(args[0].costs.n) or below(*args)
     )

@@ -11,7 +11,7 @@ import torch
 
 from corsage.core.losses import LOGISTIC, SQUARED_LOSS, huber
 from corsage.solvers.convex_clustering import runs
-from corsage.solvers.convex_clustering.batched import AtHand, Batched
+from corsage.solvers.convex_clustering.batched import Batched
 from corsage.solvers.convex_clustering.couplings import Clusters, Parts, Penalty
 from corsage.solvers.convex_clustering.exact.edges import Edges
 from corsage.solvers.convex_clustering.exact.sum_of_norms import fit, path
@@ -25,7 +25,8 @@ from corsage.solvers.convex_clustering.expansions import (
 )
 from corsage.solvers.convex_clustering.reading import fused, refit
 from corsage.solvers.convex_clustering.runs import Task
-from corsage.solvers.losses.convex import linear_losses
+from corsage.solvers.losses.linear_losses import LinearLosses
+from tests.support.at_hand import AtHand
 from tests.support.convex_problems import KINDS, D, ellipses, huber_points, linear, random
 
 PAIRS = Edges.all_pairs(9)
@@ -85,7 +86,7 @@ def outliers(seed=0, delta=0.2):
     y = np.einsum("nmd,nd->nm", a, w) + 0.5 * rng.normal(size=(24, 15))
     y += (rng.random(y.shape) < 0.1) * 20 * rng.normal(size=y.shape)
     parts = torch.from_numpy(a.reshape(-1, 3)), torch.from_numpy(y.ravel())
-    return linear_losses(*parts, [15] * 24, loss=huber(delta), scale="mean", ridge=1e-3)
+    return LinearLosses(*parts, [15] * 24, loss=huber(delta), scale="mean", ridge=1e-3)
 
 
 @pytest.mark.parametrize(("delta", "most"), [(0.2, 12), (1.0, 7)])
@@ -184,7 +185,7 @@ def separable(ridge=0.0):
     """Users with samples of one class each, which no model of their own is best for."""
     rng = random(4)
     a, y = rng.normal(size=(8 * 6, 2)), np.repeat(np.arange(8) % 2, 6)
-    return linear_losses(
+    return LinearLosses(
         torch.from_numpy(a + 0.5 * (2 * y - 1)[:, None]), torch.from_numpy(y), [6] * 8,
         loss=LOGISTIC, scale="mean", ridge=ridge,
     )  # fmt: skip
@@ -204,7 +205,7 @@ def test_without_models_of_ones_own_the_gap_says_what_it_holds_against():
 def test_fewer_rows_than_coefficients_is_no_obstacle_to_squared_loss():
     rng = random(6)
     a, w = rng.normal(size=(12 * 3, 5)), rng.normal(size=5)
-    losses = linear_losses(
+    losses = LinearLosses(
         torch.from_numpy(a), torch.from_numpy(a @ w + 0.1 * rng.normal(size=36)), [3] * 12,
         loss=SQUARED_LOSS, scale="mean",
     )  # fmt: skip

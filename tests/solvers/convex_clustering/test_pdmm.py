@@ -20,6 +20,7 @@ from corsage.solvers.convex_clustering.pdmm import (
     BALANCE_EVERY,
     PdmmState,
     Settings,
+    absorb,
     balanced,
     centres,
     chosen_pairs,
@@ -29,10 +30,9 @@ from corsage.solvers.convex_clustering.pdmm import (
     residuals,
     soft,
     start_rho,
-    step,
     update_pairs,
 )
-from corsage.solvers.losses.convex import points
+from tests.support.points import points, stepped
 
 SEEDS = st.integers(0, 2**32 - 1)
 MANY = settings(max_examples=25, deadline=None)
@@ -63,10 +63,15 @@ def solver(losses):
     """What the users do, as `step` wants it."""
 
     def solve(users, p, kappa):
-        own = losses.pick(users.tolist())
-        return own.prox(torch.from_numpy(p), torch.from_numpy(kappa)).numpy()
+        return stepped(losses, users, p, kappa)
 
     return solve
+
+
+def step(state, solve, edges, lam, settings, users, pairs):
+    """One iteration: x of the users and z of the pairs from the same state, then the duals."""
+    p, kappa = centres(state, edges, settings.rho, settings.eta, users)
+    return absorb(state, users, solve(users, p, kappa), edges, lam, settings, pairs)
 
 
 @given(SEEDS)
@@ -166,7 +171,7 @@ def some_users(rng, n, share):
 def test_bookkeeping_at_the_users_has_the_same_iterates(share: float, eta: float) -> None:
     rng = np.random.default_rng(3)
     n, d, lam = 8, 3, 0.3
-    losses = points(torch.from_numpy(rng.normal(size=(n, d))), "huber", 0.8)
+    losses = points(torch.from_numpy(rng.normal(size=(n, d))), 0.8)
     edges, own = Edges.all_pairs(n), Settings(rho=0.9, tau=0.3, nu=0.6, eta=eta)
     rounds, chosen = [], []
     for number in range(60):
@@ -258,7 +263,7 @@ def test_solution_of_a_weighted_graph_is_that_of_cvxpy() -> None:
     huber = sum(cp.huber(cp.norm(x[i] - a[i]), 0.7) / 2 for i in range(n))
     exact = {"tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11}
     cp.Problem(cp.Minimize(huber + lam * apart)).solve(solver="CLARABEL", **exact)
-    losses = points(torch.from_numpy(a), "huber", 0.7)
+    losses = points(torch.from_numpy(a), 0.7)
     state, _ = run(losses, edges, lam, share=0.5, rounds=1000)
     np.testing.assert_allclose(state.x, x.value, atol=1e-5)
 

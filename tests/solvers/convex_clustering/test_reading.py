@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
-from corsage.experiments.convex_clustering.problem import OPTIMA, accuracy, problem
+from corsage.experiments.convex_clustering.problem import OPTIMA, accuracy, problem, within_distance
 from corsage.solvers.convex_clustering.exact.edges import Edges
 from corsage.solvers.convex_clustering.exact.sum_of_norms import fit
 from corsage.solvers.convex_clustering.reading import (
@@ -20,7 +20,6 @@ from corsage.solvers.convex_clustering.reading import (
     judged,
     read,
     refit,
-    within_distance,
 )
 
 SEEDS = st.integers(0, 2**32 - 1)

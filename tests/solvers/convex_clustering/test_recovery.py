@@ -13,23 +13,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corsage.experiments.convex_clustering.problem import problem
+from corsage.solvers.convex_clustering.exact.certificate import Problem
+from corsage.solvers.convex_clustering.exact.costs import LossCosts
 from corsage.solvers.convex_clustering.exact.edges import Edges, norms
 from corsage.solvers.convex_clustering.exact.merged import Merged
-from corsage.solvers.convex_clustering.exact.partition import passes, proved
+from corsage.solvers.convex_clustering.exact.partition import carried, passes, proved, reduced
 from corsage.solvers.convex_clustering.exact.sum_of_norms import costs_of, fit, problem_of
-from corsage.solvers.convex_clustering.reading import fused
+from corsage.solvers.convex_clustering.reading import apart, fused, of_each
 from corsage.solvers.convex_clustering.recovery import (
-    flow,
     necessary,
-    recovers,
-    reduced,
     theorem1,
     theorem2,
     window,
     windows,
 )
-from corsage.solvers.losses.convex import points
 from tests.support.convex_problems import by_cvxpy
+from tests.support.points import points
 
 SEEDS = st.integers(0, 2**32 - 1)
 MANY = settings(max_examples=20, deadline=None)
@@ -48,12 +47,19 @@ def groups(seed, sizes=(4, 3, 5), spread=0.3):
     labels = np.repeat(np.arange(len(sizes)), sizes)
     corners = np.array([[0.0, 0.0], [4.0, 0.5], [1.0, 5.0]])
     a = corners[labels] + spread * rng.normal(size=(len(labels), 2))
-    return a, points(torch.from_numpy(a), "huber", 2.5), labels
+    return a, points(torch.from_numpy(a), 2.5), labels
+
+
+def solved(losses, labels, lam, edges):
+    """A solution of (5), the clusters' models, and the problem."""
+    problem = Problem(LossCosts(losses), edges, lam)
+    found = reduced(problem, labels)
+    return found, of_each(found.x, labels), problem
 
 
 def test_bounds_of_the_ellipses(ellipses) -> None:
     losses, true, edges = ellipses
-    w = reduced(losses, true, IN, edges).w
+    w = solved(losses, true, IN, edges)[1]
     assert theorem1(losses, true, w) == pytest.approx(0.158, abs=5e-4)
     assert theorem2(losses, true, w) == pytest.approx(0.0459, abs=5e-5)
     assert necessary(losses, true, w) <= IN
@@ -65,7 +71,8 @@ def test_window_of_the_ellipses(ellipses) -> None:
     assert found == pytest.approx((0.0906391, 0.0920795), rel=5e-5)
     assert window(losses, true, 0.1, edges) is None
     for lam, inside in ((0.0905, False), (0.0907, True), (0.092, True), (0.0922, False)):
-        assert recovers(losses, true, lam, edges) is inside
+        found, _, problem = solved(losses, true, lam, edges)
+        assert passes(problem, true, found.x) is inside
         labels = fit(losses, lam, tolerance=1e-11).labels
         assert np.array_equal(labels, true) is inside
 
@@ -73,11 +80,11 @@ def test_window_of_the_ellipses(ellipses) -> None:
 def test_reduced_problem_is_5(ellipses) -> None:
     """Against the whole problem in the window, and its optimality conditions (7) and (8)."""
     losses, true, edges = ellipses
-    found = reduced(losses, true, IN, edges)
+    found, w, _ = solved(losses, true, IN, edges)
     np.testing.assert_allclose(found.x, fit(losses, IN).x, atol=1e-5)
-    g = Merged(losses, true).gradient(torch.from_numpy(found.w)).numpy() / 20
+    g = Merged(losses, true).gradient(torch.from_numpy(w)).numpy() / 20
     for k in range(3):
-        away = found.w[k] - np.delete(found.w, k, axis=0)
+        away = w[k] - np.delete(w, k, axis=0)
         pull = 20 * (away / norms(away)[:, None]).sum(0)
         np.testing.assert_allclose(g[k] + IN * pull, 0, atol=1e-8)
 
@@ -88,21 +95,21 @@ def test_theorems_hold_and_the_flow_test_is_exact(seed: int, lam: float) -> None
     """Theorem 1 implies the flow test, the flow test what `fit` finds, and all the bound below."""
     _, losses, labels = groups(seed)
     edges = Edges.all_pairs(losses.n)
-    solved = reduced(losses, labels, lam, edges)
-    carried = flow(losses, solved, lam, edges)
-    if lam >= theorem1(losses, labels, solved.w):
-        assert carried.optimal
-    if lam < theorem2(losses, labels, solved.w):
-        assert solved.distinct
-    if lam < necessary(losses, labels, solved.w) * (1 - 1e-6):
-        assert not carried.optimal
+    found, w, problem = solved(losses, labels, lam, edges)
+    mu, left = carried(problem, found)
+    if lam >= theorem1(losses, labels, w):
+        assert left is None
+    if lam < theorem2(losses, labels, w):
+        assert apart(found.x, labels)
+    if lam < necessary(losses, labels, w) * (1 - 1e-6):
+        assert left is not None
     whole = fit(losses, lam, edges, tolerance=1e-12)
-    away = float(np.abs(whole.x - solved.x).max())
-    assert away < 1e-4 if carried.optimal else away > 1e-9
-    assert (norms(carried.mu) <= lam * edges.w * (1 + 1e-7)).all()
-    if carried.optimal:
-        v = edges.adjoint(carried.mu)
-        gradient = losses.gradient(torch.from_numpy(solved.x)).numpy()
+    away = float(np.abs(whole.x - found.x).max())
+    assert away < 1e-4 if left is None else away > 1e-9
+    assert (norms(mu) <= lam * edges.w * (1 + 1e-7)).all()
+    if left is None:
+        v = edges.adjoint(mu)
+        gradient = losses.gradient(torch.from_numpy(found.x)).numpy()
         np.testing.assert_allclose(gradient, -v, atol=1e-5)
 
 
@@ -114,9 +121,8 @@ def test_flow_test_is_the_smallest_largest_flow_by_cvxpy() -> None:
     keep = (rng.random(len(i)) < 0.8) | (j == i + 1)
     edges = Edges(i[keep], j[keep], rng.uniform(0.5, 2, keep.sum()), losses.n)
     for lam in np.geomspace(0.02, 0.5, 9).tolist():
-        solved = reduced(losses, labels, lam, edges)
-        outside = lam * edges.w[:, None] * solved.r
-        q = -(losses.gradient(torch.from_numpy(solved.x)).numpy() + edges.adjoint(outside))
+        found, _, problem = solved(losses, labels, lam, edges)
+        q = -(losses.gradient(torch.from_numpy(found.x)).numpy() + edges.adjoint(found.across))
         inside = np.flatnonzero(labels[edges.i] == labels[edges.j])
         incidence = np.zeros((losses.n, len(inside)))
         incidence[edges.i[inside], np.arange(len(inside))] = 1
@@ -124,7 +130,7 @@ def test_flow_test_is_the_smallest_largest_flow_by_cvxpy() -> None:
         mu = cp.Variable((len(inside), 2))
         room = cp.max(cp.multiply(1 / edges.w[inside], cp.norm(mu, axis=1)))
         least = cp.Problem(cp.Minimize(room), [incidence @ mu == q]).solve(solver="CLARABEL")
-        assert flow(losses, solved, lam, edges).optimal is (least <= lam)
+        assert (carried(problem, found)[1] is None) is (least <= lam)
 
 
 @pytest.mark.parametrize(("lam", "count"), [(0.0906, 22), (0.09065, 3), (0.09207, 3), (0.0921, 2)])
@@ -206,7 +212,4 @@ def test_merged_losses_are_sums(seed: int) -> None:
     np.testing.assert_allclose(merged.gradient(best), 0, atol=1e-8)
     tilted = merged.minimise(slope)
     np.testing.assert_allclose(merged.gradient(tilted), -slope, atol=1e-8)
-    near = merged.prox(w, 0.7)
-    np.testing.assert_allclose(merged.gradient(near), 0.7 * (w - near), atol=1e-8)
-    np.testing.assert_allclose(merged.pick([2, 0]).value(w[[2, 0]]), merged.value(w)[[2, 0]])
     assert merged.smoothness().tolist() == np.bincount(labels).tolist()

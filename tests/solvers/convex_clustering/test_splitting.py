@@ -19,14 +19,12 @@ from corsage.solvers.convex_clustering.splitting import (
     start_rho,
     update,
 )
-from corsage.solvers.losses.convex import points
+from tests.support.points import points, stepped
 
 
 def round_of(losses, state, edges, lam, rho, users, relax=1.5):
     """One round; also what the users sent."""
-    kappa = torch.full((len(users),), rho, dtype=torch.float64)
-    own = losses.pick(users.tolist())
-    found = own.prox(torch.from_numpy(request(state, users)), kappa).numpy()
+    found = stepped(losses, users, request(state, users), rho)
     return update(state, users, found, edges, lam, rho, relax), found
 
 
@@ -112,7 +110,7 @@ def test_y_has_exactly_three_models_early() -> None:
 def test_the_solution_is_a_fixed_point(seed: int, rho: float, relax: float) -> None:
     """s = x + sum_j mu_ij/rho stays, whoever takes part; also under another rho."""
     rng = np.random.default_rng(seed)
-    losses = points(torch.from_numpy(rng.normal(size=(7, 2))), "huber", 0.9)
+    losses = points(torch.from_numpy(rng.normal(size=(7, 2))), 0.9)
     edges, lam = Edges.all_pairs(7), rng.uniform(0.01, 0.4)
     solved = fit(losses, lam, edges, tolerance=1e-12)
     s = solved.x + edges.adjoint(solved.mu) / rho

@@ -22,7 +22,8 @@ from corsage.solvers.convex_clustering.exact.sum_of_norms import (
     prox,
     user_terms,
 )
-from corsage.solvers.losses.convex import SmoothLosses, linear_losses, points
+from corsage.solvers.losses.convex import SmoothLosses
+from corsage.solvers.losses.linear_losses import LinearLosses
 from tests.support.convex_problems import (
     KINDS,
     N,
@@ -36,6 +37,7 @@ from tests.support.convex_problems import (
     squared_hinge,
     weighted,
 )
+from tests.support.points import points
 
 SEEDS = st.integers(0, 2**32 - 1)
 ELLIPSES = {
@@ -95,7 +97,7 @@ def test_no_duals_make_the_gap_less_than_the_error(seed, kind):
 def test_gap_is_infinite_where_a_user_has_no_minimum():
     rng = random(0)
     x, y = torch.from_numpy(rng.normal(size=(8, 2))), torch.tensor([0, 1, 1, 0, 1, 1, 1, 1])
-    losses = linear_losses(x, y, [4, 4], loss=LOGISTIC, scale="mean", ridge=0.1)
+    losses = LinearLosses(x, y, [4, 4], loss=LOGISTIC, scale="mean", ridge=0.1)
     away = np.array([[0.0, 0.0, 0.1]])  # user 1 has one class: its b runs away
     assert gap(losses, np.zeros((2, 3)), away, 1.0) == np.inf
     assert np.isfinite(gap(losses, np.zeros((2, 3)), -away, 1.0))
@@ -215,7 +217,7 @@ def test_problems_that_are_refused():
     with pytest.raises(ConfigError, match="neighbours"):
         Edges.knn(a, 12)
     with pytest.raises(ModelError, match="float64"):
-        fit(points(torch.from_numpy(a).float(), "quadratic", 1.0), 1.0)
+        fit(points(torch.from_numpy(a).float()), 1.0)
 
 
 HOSTILE = {
@@ -261,7 +263,7 @@ def test_losses_that_are_no_numbers_are_refused():
     y = torch.tensor([0, 1] * 4)
     x = torch.from_numpy(rng.normal(size=(8, 2)))
     x[5] = torch.nan
-    losses = linear_losses(x, y, [4, 4], loss=LOGISTIC, scale="mean", ridge=0.1)
+    losses = LinearLosses(x, y, [4, 4], loss=LOGISTIC, scale="mean", ridge=0.1)
     with pytest.raises(DataError, match="user 1"):
         fit(losses, 0.1)
 

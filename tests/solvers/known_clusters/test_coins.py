@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from corsage.core.errors import ConfigError
 from corsage.core.losses import LOGISTIC, SQUARED_HINGE, SQUARED_LOSS, ScalarLoss, huber
+from corsage.experiments.known_clusters.methods import stretches
 from corsage.solvers.known_clusters.coins.flips import (
     BLOCK,
     Coins,

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize_scalar
 
 from corsage.solvers.known_clusters.absorbed import Level
 from corsage.solvers.known_clusters.blocks import InLanes, OneByOne, Sums
@@ -134,16 +135,23 @@ def test_the_best_place_is_that_of_a_search_of_all(seed: int) -> None:
     level = Said(*(np.array([[getattr(g, name) for g in row] for row in levels])
                    for name in Said._fields))  # fmt: skip
     profile = Profile.of(level, float(N * ROWS))
-    tau, deviance, _ = profile.best()
+
+    def search(place: int) -> tuple[float, float]:
+        value, at = profile.place(place).value, RATIOS[profile.tried[:, place].argmin()]
+        ends = np.log(np.clip(at, RATIOS[1], RATIOS[-1])) + np.array([-1.6, 1.6])
+        found = minimize_scalar(lambda log: value(np.exp(log)), bounds=ends, method="bounded")
+        return min((float(found.fun), float(np.exp(found.x))), (value(0.0), 0.0))
+
+    least, taus = np.transpose([search(place) for place in range(len(grid))])
     picks, near = profile.common()
-    assert (picks == deviance.argmin()).all()
-    best = float(tau[picks[0]])
+    assert (picks == least.argmin()).all()
+    best = float(taus[picks[0]])
     assert near == pytest.approx(best, rel=1e-2)
     places = Close(level, float(N * ROWS), None)
     again, _ = places.common(np.clip(picks + 1, 0, len(grid) - 1), near)
     assert (again == picks).all()
     found = profile.place(int(picks[0])).near(1.3 * best if best else RATIOS[2])
-    assert found[1] == pytest.approx(deviance.min(), abs=1e-5)
+    assert found[1] == pytest.approx(least.min(), abs=1e-5)
 
 
 def test_levels_of_a_tree_above_are_not_thin() -> None:

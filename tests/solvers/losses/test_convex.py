@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import cvxpy as cp
 import numpy as np
 import pytest
 import torch
@@ -14,8 +13,11 @@ from torch.optim import lbfgs
 
 from corsage.core.errors import ModelError
 from corsage.core.losses import LOGISTIC
-from corsage.solvers.losses.convex import Quadratic, SmoothLosses, linear_losses, points
+from corsage.solvers.losses.convex import SmoothLosses
+from corsage.solvers.losses.linear_losses import LinearLosses
+from corsage.solvers.losses.quadratic import Quadratic
 from tests.support.linear_users import derivatives
+from tests.support.points import points
 
 SEEDS = st.integers(0, 2**32 - 1)
 DOUBLE = torch.float64
@@ -32,8 +34,8 @@ def quadratic(n=4, d=3, rank=3, seed=0):
 
 @pytest.mark.parametrize(
     "losses",
-    [quadratic(), points(draw(6, 3)), points(draw(6, 3), "huber", 0.8)],
-    ids=["quadratic", "points", "huber"],
+    [quadratic(), points(draw(6, 3), 0.8)],
+    ids=["quadratic", "huber"],
 )
 def test_derivatives_are_those_of_the_value(losses):
     x = draw(losses.n, losses.d, seed=7)
@@ -43,7 +45,6 @@ def test_derivatives_are_those_of_the_value(losses):
     curvature = torch.linalg.eigvalsh(hessian)
     assert (curvature[:, -1] <= losses.smoothness() + 1e-12).all()
     assert (curvature[:, 0] >= losses.convexity() - 1e-12).all()
-    torch.testing.assert_close(losses.pick([2, 0]).value(x[[2, 0]]), losses.value(x)[[2, 0]])
 
 
 def test_quadratic_prox_solves_the_normal_equations():
@@ -103,38 +104,12 @@ def test_quadratic_that_is_none():
         Quadratic(torch.eye(3, dtype=DOUBLE)[None], draw(1, 2), draw(1))
 
 
-@pytest.mark.parametrize("delta", [0.3, 2.0])
-def test_huber_prox_is_the_minimiser(delta):
-    """Huber's function is the smallest 1/2 |w|^2 + delta |v - w|, which cvxpy can do."""
-    a, centre, kappa = draw(5, 3), 3 * draw(5, 3, seed=1), [0.2, 0.5, 1.0, 3.0, 9.0]
-    x = points(a, "huber", delta).prox(centre, torch.tensor(kappa, dtype=DOUBLE))
-    for i in range(5):
-        v, w = cp.Variable(3), cp.Variable(3)
-        huber = cp.sum_squares(w) / 2 + delta * cp.norm(v - a[i].numpy() - w)
-        pull = kappa[i] / 2 * cp.sum_squares(v - centre[i].numpy())
-        cp.Problem(cp.Minimize(huber + pull)).solve(solver=cp.CLARABEL)
-        np.testing.assert_allclose(x[i].numpy(), v.value, atol=1e-4)
-    losses = points(a, "huber", delta)
-    left = losses.gradient(x) + torch.tensor(kappa, dtype=DOUBLE)[:, None] * (x - centre)
-    assert left.abs().max() < 1e-12
-
-
-def test_points_with_a_slope():
-    a, slope = draw(3, 2), torch.tensor([[0.3, 0.4], [0.6, 0.9], [0.0, 0.0]], dtype=DOUBLE)
-    x = points(a, "huber", 1.0).minimise(slope)
-    assert x.isnan().all(1).tolist() == [False, True, False]
-    torch.testing.assert_close(points(a).minimise(slope), a - slope)
-    torch.testing.assert_close(x[[0, 2]], (a - slope)[[0, 2]])
-    torch.testing.assert_close(points(a).prox(a + slope, 3.0), a + 0.75 * slope)
-    torch.testing.assert_close(points(a, "huber").prox(a, 3.0), a)
-
-
 def test_losses_by_autograd_are_the_batched_ones():
     generator = np.random.default_rng(3)
     sizes = np.array([6, 9, 4])
     features, labels = draw(19, 2), torch.from_numpy(generator.integers(0, 2, 19))
     labels[[0, 6, 15]], labels[[1, 7, 16]] = 0, 1
-    batched = linear_losses(features, labels, sizes, loss=LOGISTIC, scale="mean", ridge=0.1)
+    batched = LinearLosses(features, labels, sizes, loss=LOGISTIC, scale="mean", ridge=0.1)
     parts = list(zip(features.split(sizes.tolist()), labels.split(sizes.tolist()), strict=True))
 
     def function(i, x):
@@ -153,7 +128,6 @@ def test_losses_by_autograd_are_the_batched_ones():
     slope = -batched.gradient(draw(3, 3, seed=9))
     best = batched.minimise(slope)
     torch.testing.assert_close(losses.minimise(slope), best, rtol=0, atol=1e-4)
-    torch.testing.assert_close(losses.pick([2]).minimise(slope[2:], best[2:]), best[2:])
     slope[1] *= 100  # steeper than any logistic loss is
     assert losses.minimise(slope).isnan().all(1).tolist() == [False, True, False]
     with pytest.raises(ModelError, match="step sizes"):

@@ -10,7 +10,8 @@ import torch
 
 from corsage.core.losses import LOGISTIC, SQUARED_HINGE, SQUARED_LOSS, huber
 from corsage.solvers.losses import local_descent
-from corsage.solvers.losses.convex import linear_losses
+from corsage.solvers.losses.linear_losses import LinearLosses
+from tests.support.points import picked
 
 LOSSES = [LOGISTIC, SQUARED_HINGE, SQUARED_LOSS, huber(0.7)]
 ALIKE = {torch.float64: 1e-12, torch.float32: 2e-5}
@@ -24,7 +25,7 @@ def problem(loss, dtype=torch.float64, d=2, seed=0, **keys):
     a = torch.from_numpy(rng.normal(size=(sizes.sum(), d))).to(dtype)
     y = torch.from_numpy(rng.integers(0, 2, len(a)) if loss.classes else rng.normal(size=len(a)))
     keys = {"scale": "mean", "ridge": 0.1, **keys}
-    losses = linear_losses(a, y, sizes, loss=loss, **keys)
+    losses = LinearLosses(a, y, sizes, loss=loss, **keys)
     start = torch.from_numpy(rng.normal(size=(300, losses.d))).to(dtype)
     return losses, start
 
@@ -65,7 +66,7 @@ def test_users_step_alike_whoever_is_beside_them(monkeypatch):
     monkeypatch.setattr(local_descent, "WORTH", 0)
     losses, theta = problem(LOGISTIC, torch.float32)
     some = [5, 299, 17, 130]
-    alone = losses.pick(some).descend(theta[some], K, STEP)
+    alone = picked(losses, some).descend(theta[some], K, STEP)
     assert torch.equal(losses.descend(theta, K, STEP)[some], alone)
 
 
@@ -115,7 +116,7 @@ def test_small_slopes_are_as_exact_as_large_ones(dtype, monkeypatch):
     u = torch.linspace(-80, 80, 4001, dtype=dtype)
     keys = {"loss": LOGISTIC, "scale": "sum", "intercept": False}
     ones = torch.ones(4001, 1, dtype=dtype)
-    losses = linear_losses(ones, torch.zeros(4001), np.ones(4001, int), **keys)
+    losses = LinearLosses(ones, torch.zeros(4001), np.ones(4001, int), **keys)
     near = 3 * torch.finfo(dtype).eps
     for step in (1.0, 1e20, 1e35):
         moved = losses.descend(u[:, None], 1, step)[:, 0]

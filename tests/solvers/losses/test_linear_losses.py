@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from corsage.core.errors import DataError, ModelError
 from corsage.core.losses import LOGISTIC
 from corsage.solvers.losses import padded
-from corsage.solvers.losses.convex import linear_losses
+from corsage.solvers.losses.linear_losses import LinearLosses
 from tests.support.linear_users import DELTA, LOSSES, SIZES, build, derivatives, models, users
+from tests.support.points import picked
 
 SEEDS = st.integers(0, 2**32 - 1)
 EVERY = pytest.mark.parametrize("name", list(LOSSES))
@@ -61,7 +62,7 @@ def test_all_users_at_once_are_each_by_itself(name, scale, layout):
     for i, (a, y) in enumerate(users(losses)):
         total = phi(name, a @ x[i].numpy(), y)
         value = total.sum() if scale == "sum" else total.mean()
-        own = losses.pick([i])
+        own = picked(losses, [i])
         np.testing.assert_allclose(
             losses.value(x)[i], value + 0.15 * (x[i, :-1] ** 2).sum(), rtol=1e-12
         )
@@ -139,7 +140,7 @@ def test_single_precision_is_the_double_one_rounded(name):
 def test_prox_of_separable_classes_and_of_bad_scales(name, factor, kappa):
     features = factor * torch.tensor([[-2.0], [-1.0], [1.0], [3.0], [2.0]], dtype=torch.float64)
     labels, sizes = torch.tensor([0, 0, 1, 1, 1]), [4, 1]
-    losses = linear_losses(features, labels, sizes, loss=LOSSES[name], scale="sum")
+    losses = LinearLosses(features, labels, sizes, loss=LOSSES[name], scale="sum")
     centre = torch.tensor([[-50.0, 40.0], [300.0, -7.0]], dtype=torch.float64)
     x = losses.prox(centre, kappa)
     left = (losses.gradient(x) + kappa * (x - centre)).norm(dim=1)
@@ -190,7 +191,7 @@ def test_squared_loss_as_a_quadratic():
 def test_data_that_do_not_fit(change, message):
     data = {"features": torch.ones(3, 2), "labels": torch.tensor([0, 1, 1]), "sizes": [1, 2]}
     with pytest.raises(DataError, match=message):
-        linear_losses(**{**data, **change}, loss=LOGISTIC, scale="sum")
+        LinearLosses(**{**data, **change}, loss=LOGISTIC, scale="sum")
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -14,8 +14,9 @@ from scipy.optimize import brentq, linprog
 
 from corsage.core.errors import ModelError
 from corsage.core.losses import LOGISTIC, SQUARED_HINGE, huber
-from corsage.solvers.losses.convex import linear_losses
+from corsage.solvers.losses.linear_losses import LinearLosses
 from tests.support.linear_users import DELTA, LOSSES, build, models, users
+from tests.support.points import picked
 
 EVERY = pytest.mark.parametrize("name", list(LOSSES))
 
@@ -67,7 +68,7 @@ def test_who_is_coercive():
     labels, sizes = torch.tensor([1, 1, 1, 0, 0, 1, 1, 1, 0, 0]), [3, 3, 4]
 
     def known(loss, **options):
-        losses = linear_losses(features, labels, sizes, loss=loss, scale="mean", **options)
+        losses = LinearLosses(features, labels, sizes, loss=loss, scale="mean", **options)
         x = losses.minimise()
         return losses.coercive().tolist(), x.isfinite().all(1).tolist(), losses.value(x).tolist()
 
@@ -84,7 +85,7 @@ def test_who_is_coercive():
 def test_rank_deficient_data(name):
     """Equal columns: the minimiser leaves the flat direction alone; slopes along it have none."""
     losses = build(name, sizes=[30, 25], p=1, seed=3, intercept=False)
-    twice = linear_losses(
+    twice = LinearLosses(
         losses.features.repeat(1, 2), losses.labels, losses.counts, loss=losses.loss,
         scale="sum", intercept=False,
     )  # fmt: skip
@@ -100,7 +101,7 @@ def test_rank_deficient_data(name):
 def test_huber_minimiser_far_away(place):
     """The location of numbers that all lie in the linear part of the start."""
     y = np.random.default_rng(0).normal(size=11) + place
-    losses = linear_losses(
+    losses = LinearLosses(
         torch.ones(11, 1, dtype=torch.float64), torch.from_numpy(y), [11],
         loss=huber(DELTA), scale="mean", intercept=False,
     )  # fmt: skip
@@ -129,7 +130,7 @@ def test_units_of_the_features_do_not_matter(name):
     """Features a million times as large: weights a millionth, the same intercept."""
     losses = build(name, sizes=[9, 14, 30, 11], seed=5)
     unit = torch.tensor([1e6, 1e-6, 1.0], dtype=torch.float64)
-    other = linear_losses(
+    other = LinearLosses(
         losses.features * unit[:2], losses.labels, losses.counts, loss=losses.loss, scale="sum"
     )
     slope = -losses.gradient(models(losses, size=0.3))
@@ -143,7 +144,7 @@ def test_units_of_the_features_do_not_matter(name):
 
 def test_minimiser_that_is_0_from_anywhere():
     losses = build("huber", sizes=[9, 14])
-    losses = linear_losses(
+    losses = LinearLosses(
         losses.features, 0 * losses.labels, losses.counts, loss=losses.loss, scale="sum"
     )
     start = models(losses, size=5.0)
@@ -164,4 +165,4 @@ def test_prox_of_data_that_are_not_finite():
     losses = build("logistic")
     losses.features[3, 1] = torch.nan
     with pytest.raises(ModelError, match="1 of 8 users"):
-        losses.pick(range(8)).prox(models(losses), 1.0)
+        picked(losses, range(8)).prox(models(losses), 1.0)

@@ -10,6 +10,7 @@ from corsage.core.errors import DataError
 from corsage.solvers.losses import softmax_block, users_newton
 from corsage.solvers.losses.softmax import SoftmaxLosses
 from tests.support.linear_users import derivatives
+from tests.support.points import picked
 
 SIZES = (3, 40, 7, 12)
 
@@ -49,7 +50,7 @@ def test_derivatives_are_those_of_the_value(losses):
     assert above.min() > -1e-10
     top = torch.linalg.eigvalsh(losses.above(x))[:, -1]
     torch.testing.assert_close(losses.smoothness(), top)
-    torch.testing.assert_close(losses.pick([2, 0]).value(x[[2, 0]]), losses.value(x)[[2, 0]])
+    torch.testing.assert_close(picked(losses, [2, 0]).value(x[[2, 0]]), losses.value(x)[[2, 0]])
     step = losses.descend(x, 2, 0.01)
     once = x - 0.01 * losses.gradient(x)
     torch.testing.assert_close(step, once - 0.01 * losses.gradient(once))

@@ -8,7 +8,7 @@ import torch
 from scipy.optimize import minimize
 
 from corsage.core.losses import LOGISTIC
-from corsage.solvers.losses.convex import linear_losses
+from corsage.solvers.losses.linear_losses import LinearLosses
 from tests.support.linear_users import LOSSES, build, counted_passes, models, users
 
 EVERY = pytest.mark.parametrize("name", list(LOSSES))
@@ -22,7 +22,7 @@ def passes(monkeypatch):
 
 def single(losses):
     """The same in float32."""
-    return linear_losses(
+    return LinearLosses(
         losses.features.float(), losses.labels, losses.counts, loss=losses.loss, scale=losses.scale
     )
 
@@ -80,7 +80,7 @@ def test_a_search_ends_in_some_steps_and_goes_on_in_a_few(size, dtype, passes):
 
 def test_features_far_from_0_do_not_keep_float32_going(passes):
     losses = build("logistic", sizes=[20] * 50)
-    far = linear_losses(
+    far = LinearLosses(
         (losses.features + 300).float(), losses.labels, losses.counts, loss=LOGISTIC, scale="sum"
     )
     root = torch.from_numpy(ROOT).float()

@@ -15,6 +15,7 @@ from corsage.solvers.convex_clustering.reading import refit, refit_by_slopes
 from corsage.solvers.losses.softmax import SoftmaxLosses
 from tests.support.at_hand import central
 from tests.support.federations import federate
+from tests.support.points import picked
 
 MANY: dict[str, Any] = {"samples_per_user": 200, "fraction_train": 1.0}
 TRUE = np.repeat([0, 1, 2], 4)
@@ -37,7 +38,7 @@ def test_a_clusters_model_is_the_minimiser_of_its_sum() -> None:
     strategy, _, _ = federate("local-clusters", **MANY, local_clusters_number=3)
     losses = central(samples_per_user=200)
     for k in range(3):
-        own = losses.pick(np.flatnonzero(k == TRUE).tolist())
+        own = picked(losses, np.flatnonzero(k == TRUE))
 
         def total(x: Any, own: Any = own) -> float:
             return float(own.value(own.features.new_tensor(x).expand(4, -1)).sum())

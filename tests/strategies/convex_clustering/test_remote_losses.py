@@ -8,8 +8,8 @@ import torch
 
 from corsage.core.losses import SQUARED_HINGE
 from corsage.solvers.convex_clustering.exact import sum_of_norms
-from corsage.solvers.losses.convex import linear_losses
 from corsage.solvers.losses.held_out import Fold
+from corsage.solvers.losses.linear_losses import LinearLosses
 from corsage.strategies.convex_clustering.convex_clustering import ConvexClustering
 from corsage.strategies.convex_clustering.remote_losses import RemoteLosses, RemoteUsers
 from corsage.strategies.rounds.turns import played
@@ -54,7 +54,7 @@ def test_held_out_samples_are_left_out_and_judged(remote: ConvexClustering) -> N
         kept.append(np.setdiff1d(np.arange(place * 10, place * 10 + 10), out))
     rows = np.concatenate(kept)
     counts = np.array([len(own) for own in kept])
-    part = linear_losses(
+    part = LinearLosses(
         near.features[rows], near.labels[rows], counts,
         loss=SQUARED_HINGE, scale="mean", ridge=0.001,
     )  # fmt: skip

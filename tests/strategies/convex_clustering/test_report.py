@@ -16,7 +16,6 @@ from corsage.core.errors import ModelError
 from corsage.solvers.convex_clustering.exact.sum_of_norms import fit
 from corsage.solvers.convex_clustering.reading import refitted_models
 from corsage.solvers.convex_clustering.summary import Reading, fully_read, plainly_read
-from corsage.solvers.losses.convex import points
 from corsage.strategies.convex_clustering.convex_clustering import ConvexClustering
 from corsage.strategies.convex_clustering.graph import Graph
 from corsage.strategies.convex_clustering.lambda_choice import Choice
@@ -29,6 +28,7 @@ from corsage.strategies.convex_clustering.report import (
 )
 from corsage.strategies.convex_clustering.round_certificate import Certificate
 from tests.support.federations import settings
+from tests.support.points import points
 
 POINTS = np.array([[0.0], [0.1], [5.0], [5.1]])
 ABCD = ["a", "b", "c", "d"]

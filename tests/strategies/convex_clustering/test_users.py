@@ -18,6 +18,7 @@ from tests.support.at_hand import central
 from tests.support.convex_runs import certificate, cluster
 from tests.support.federations import Notes, federate
 from tests.support.grids import Watched
+from tests.support.points import picked
 
 
 def test_a_user_that_leaves_for_good_is_taken_out_and_the_rest_is_solved() -> None:
@@ -37,7 +38,7 @@ def test_a_user_that_leaves_for_good_is_taken_out_and_the_rest_is_solved() -> No
     assert len(gone) == 1
     assert any("the problem is now that of the others" in note for note in notes.notes)
     rest = [i for i in range(12) if str(i) not in gone]
-    best = sum_of_norms.fit(central().pick(rest), 0.03, tolerance=1e-10)
+    best = sum_of_norms.fit(picked(central(), rest), 0.03, tolerance=1e-10)
     assert certificate(strategy).value == pytest.approx(best.value, rel=1e-6)
     assert len(result.json()[0]["per_user"]) == 11
 
