@@ -20,7 +20,6 @@ from corsage.solvers.known_clusters.coins.flips import (
     deviations,
     expected_communications,
     stretch,
-    stretches,
 )
 from corsage.solvers.known_clusters.newton_rounds import (
     ABOVE,
