@@ -24,8 +24,17 @@ from corsage.core.tables.column_facts import (
     TableFacts,
     is_missing,
 )
-from corsage.datasets.columns.csv_cells import Cells, Place, locate, numeric, read_cells, text_of
-from corsage.datasets.columns.dialect import Dialect, dialect_of, rows
+from corsage.datasets.columns.csv_cells import (
+    Cells,
+    Dialect,
+    Place,
+    dialect_of,
+    locate,
+    numeric,
+    read_cells,
+    rows,
+    text_of,
+)
 from corsage.datasets.columns.typed import (
     NO_CLASS,
     Source,

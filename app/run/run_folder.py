@@ -63,7 +63,7 @@ from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
 
 if TYPE_CHECKING:
-    from corsage.app.tracking.tools import Trackers
+    from corsage.app.tracking.tracker import Trackers
 
 AnyStrategy = Strategy[Any, Any]
 

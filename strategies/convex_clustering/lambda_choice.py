@@ -75,7 +75,7 @@ def choose(questions: Questions, graph: Graph, d: int) -> Script[Found]:
 
 def roughly(questions: Questions, graph: Graph, d: int) -> Script[Found]:
     """The lambda of the least held-out loss on a path of few lambdas, each solved roughly."""
-    from corsage.solvers.convex_clustering.rough_path import best_lambda
+    from corsage.solvers.convex_clustering.selection import best_lambda
 
     facts, _ = yield from ask_facts(questions, graph.users)
     lam = yield from questions.about_losses(

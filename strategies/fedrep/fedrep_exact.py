@@ -39,8 +39,7 @@ from corsage.core.messages.replies import Replies, name_users, reading_order
 from corsage.core.messages.schema import Schema
 from corsage.core.messages.wire import ROWS_BY_USER
 from corsage.core.seeding import generator
-from corsage.strategies.fedrep.exact_keys import FedRepExactKeys
-from corsage.strategies.fedrep.exact_state import EVERYBODY, FedRepExactState
+from corsage.strategies.fedrep.exact_state import EVERYBODY, FedRepExactKeys, FedRepExactState
 from corsage.strategies.fedrep.exact_sums import (
     MOST_NUMBERS,
     check_exact,
@@ -226,7 +225,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
 
     def _grouped(self, rows: Rows, users: list[str]) -> Shared:
         """The clusters that appear, which the state then has, and their centres."""
-        from corsage.solvers.convex_clustering.proposals import proposals
+        from corsage.solvers.convex_clustering.reading import proposals
         from corsage.solvers.known_clusters.variances.shared_groups import groups
 
         found = groups(rows, proposals)

@@ -40,8 +40,13 @@ from corsage.strategies.rounds.model_arrays import (
     lean,
     parts_of,
 )
-from corsage.strategies.rounds.opening.training_keys import check_fits, check_learning, settle
-from corsage.strategies.rounds.parameters import Parameters, read_config
+from corsage.strategies.rounds.parameters import (
+    Parameters,
+    check_fits,
+    check_learning,
+    read_config,
+    settle,
+)
 from corsage.strategies.rounds.results import Result, weighted_metrics
 from corsage.strategies.rounds.state import ModelState, arrays_of
 

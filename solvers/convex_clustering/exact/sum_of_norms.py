@@ -29,8 +29,7 @@ from corsage.solvers.convex_clustering.exact.numbers_given import (
     points,
     shaped,
 )
-from corsage.solvers.convex_clustering.exact.rising import Rising
-from corsage.solvers.convex_clustering.exact.solved import Beginning, solved
+from corsage.solvers.convex_clustering.exact.solved import Beginning, Rising, solved
 
 if TYPE_CHECKING:
     from corsage.solvers.losses.convex import Losses

@@ -9,16 +9,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corsage.solvers.convex_clustering.exact import interior, rising, shrinking, solved
+from corsage.solvers.convex_clustering.exact import interior, shrinking, solved
 from corsage.solvers.convex_clustering.exact.certificate import Problem
 from corsage.solvers.convex_clustering.exact.cones import Pairs, Scaling, Step, dot
 from corsage.solvers.convex_clustering.exact.costs import PointCosts
 from corsage.solvers.convex_clustering.exact.edges import Edges, norms
 from corsage.solvers.convex_clustering.exact.finish import Finish
 from corsage.solvers.convex_clustering.exact.interior import Interior, suits
-from corsage.solvers.convex_clustering.exact.level import Level
 from corsage.solvers.convex_clustering.exact.merged import Merged
-from corsage.solvers.convex_clustering.exact.rising import Rising
+from corsage.solvers.convex_clustering.exact.shrinking import Level
+from corsage.solvers.convex_clustering.exact.solved import Rising
 from corsage.solvers.convex_clustering.exact.sum_of_norms import fit, gap, path, prox
 from corsage.solvers.convex_clustering.exact.wide_prox import wide_prox
 from corsage.solvers.losses.convex import points
@@ -285,8 +285,8 @@ def test_clusters_of_a_path_that_are_wrong_are_taken_apart(lam, monkeypatch):
     """As if all users, or strangers, had been fused at the lam before."""
     a, edges = moons()
     colds, sizes = [], []
-    own, below = rising.solved, shrinking.of_clusters
-    monkeypatch.setattr(rising, "solved", lambda *args: colds.append(args) or own(*args))
+    own, below = solved.solved, shrinking.of_clusters
+    monkeypatch.setattr(solved, "solved", lambda *args: colds.append(args) or own(*args))
     monkeypatch.setattr(
         shrinking, "of_clusters", lambda *args: sizes.append(args[0].costs.n) or below(*args)
     )

@@ -21,13 +21,13 @@ from corsage.strategies.convex_clustering.convex_clustering import ConvexCluster
 from corsage.strategies.convex_clustering.graph import Graph
 from corsage.strategies.convex_clustering.lambda_choice import Choice
 from corsage.strategies.convex_clustering.report import (
+    Certificate,
     ClusterReport,
     Solved,
     bounds,
     cluster_rows,
     members,
 )
-from corsage.strategies.convex_clustering.round_certificate import Certificate
 from tests.support.federations import settings
 
 POINTS = np.array([[0.0], [0.1], [5.0], [5.1]])
