@@ -16,7 +16,7 @@ import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.core.seeding import generator
-from corsage.solvers.known_clusters.folds import HELD_OUT_FOLDS, Folds, solved, sums_of_folds
+from corsage.solvers.known_clusters.folds import HELD_OUT_FOLDS, Folds, dealt, solved, sums_in
 from corsage.solvers.known_clusters.mixed_model import personal, shrunk
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ def fold_sums(
     """
     rng = generator(seed, "folds")
     draws = rng.random(len(user))
-    return sums_of_folds(x, y, user, draws, rng.integers(folds, size=n), folds)
+    return sums_in(x, y, user, dealt(user, draws, rng.integers(folds, size=n), folds), n, folds)
 
 
 def cross_validated(

@@ -22,7 +22,6 @@ from corsage.solvers.convex_clustering.expansions import (
     Expansion,
     Oracle,
     Probe,
-    answer,
     models,
     nearest,
     picked,
@@ -37,7 +36,6 @@ from corsage.solvers.convex_clustering.runs import (
     solve,
     unfinished,
 )
-from corsage.solvers.losses.convex import Losses
 from corsage.solvers.losses.held_out import Fold, HeldOut
 
 MOST_WITH_HESSIANS = 50
@@ -118,32 +116,6 @@ class Batched:
         of = known[len(known) > 1 and not task.coupling.labels.any()]  # one model: from 0
         guess = task.coupling.solve(models(of, of.y, FIRST_DAMPING), None, 1e-6).x
         return picked(known, nearest(known, guess))
-
-
-class AtHand:
-    """An oracle of users who are in this process; `exchanges` has the probes of each exchange."""
-
-    def __init__(self, users: HeldOut) -> None:
-        self.users = users
-        self.exchanges: list[int] = []
-        self._known: dict[Fold | None, Losses] = {}
-
-    def __call__(self, probes: Sequence[Probe]) -> list[Expansion]:
-        """The users' answers."""
-        self.exchanges.append(len(probes))
-        return [answer(self.on(each.fold), each, self.held(each)) for each in probes]
-
-    def on(self, fold: Fold | None) -> Losses:
-        """f_i without a fold, made once."""
-        if fold not in self._known:
-            self._known[fold] = self.users.losses_without(fold)
-        return self._known[fold]
-
-    def held(self, probe: Probe) -> Floats:
-        """The loss of x_i on the samples that are left out."""
-        if probe.fold is None:
-            return np.full(len(probe.x), np.nan)
-        return self.users.evaluate(probe.x, probe.fold)
 
 
 class Single:

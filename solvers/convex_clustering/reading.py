@@ -5,9 +5,6 @@ and how far it is from it depends on lam and on the losses. So the largest relat
 distances proposes a partition, the reduced problem (5) of Armacki et al. 2022 is solved for it, and
 only a certificate makes it exact.
 
-Where others judge, `proposals` are those of the sum of norms, (3), for |x - s_i|^2 / 2 and pairs of
-near models only, for a path of lam, each certified by its gap (wide_prox.py), and of linkage.
-
 A partition is `labels` (N,): the cluster of each user, numbered as they first appear.
 """
 
@@ -29,12 +26,6 @@ from corsage.solvers.convex_clustering.exact.edges import Edges, norms
 from corsage.solvers.convex_clustering.exact.merged import Merged
 from corsage.solvers.convex_clustering.exact.partition import proved
 from corsage.solvers.convex_clustering.exact.sum_of_norms import Solution
-from corsage.solvers.convex_clustering.exact.wide_prox import (
-    PROMISING,
-    distances,
-    neighbours,
-    wide_prox,
-)
 from corsage.solvers.convex_clustering.recovery import flow, reduced
 from corsage.solvers.losses.convex import Losses
 
@@ -199,26 +190,3 @@ def within_distance(x: Floats, labels: Ints) -> float:
     if not same.any():
         return 0.0
     return float(np.linalg.norm(x[i[same]] - x[j[same]], axis=1).mean())
-
-
-MOST_PROPOSED = 8
-"""Clusters there are at most."""
-NEIGHBOURS = 10
-"""Pairs of the sum of norms are those of which one is among the other's so many nearest."""
-PATH_VALUES = 6
-"""Values of lam."""
-
-
-def proposals(models: Floats) -> Iterator[tuple[str, Ints]]:
-    """Partitions (n,) of models (n, P), and where they are from."""
-    gaps = distances(models)
-    weights = neighbours(models, min(NEIGHBOURS, len(models) - 1))
-    scale = float(np.median(gaps[weights > 0])) / weights.sum(1).mean()
-    y = models
-    for t in np.geomspace(0.03, 3.0, PATH_VALUES) * scale:
-        found = wide_prox(models, float(t), y, weights)
-        y = found.rows
-        if found.labels.max() < MOST_PROPOSED and found.gap <= PROMISING:
-            yield "sum of norms", in_order(found.labels)
-    for k in range(2, min(MOST_PROPOSED, len(models) - 1) + 1):
-        yield "linkage", in_order(linked(models, k))

@@ -60,16 +60,6 @@ def keyed(counts: Ints, keys: NDArray[np.uint64], least: int = 1) -> tuple[Ints,
     return user, dealt(user, draws, starts, HELD_OUT_FOLDS, least)
 
 
-def sums_of_folds(
-    x: Floats, y: Floats, user: Ints, draws: Floats, starts: Ints, folds: int = HELD_OUT_FOLDS
-) -> Folds:
-    """The sums where a user's records go to the folds in the order of their `draws` (N,).
-
-    The first one goes to the fold `starts` (n,).
-    """
-    return sums_in(x, y, user, dealt(user, draws, starts, folds), len(starts), folds)
-
-
 def dealt(user: Ints, draws: Floats, starts: Ints, folds: int, least: int = 1) -> Ints:
     """The fold of each record, in the order of its user's `draws`; each has `least`, or none."""
     order = np.lexsort((draws, user))

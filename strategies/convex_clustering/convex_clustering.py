@@ -44,7 +44,6 @@ from corsage.strategies.convex_clustering.keys import (
     rules_of,
     solver_of,
 )
-from corsage.strategies.convex_clustering.lambda_choice import Choice, Found, choose
 from corsage.strategies.convex_clustering.models import (
     check_convex,
     check_ridge,
@@ -53,11 +52,14 @@ from corsage.strategies.convex_clustering.models import (
     to_choose_from,
 )
 from corsage.strategies.convex_clustering.opening import (
+    Choice,
+    Found,
     ask_facts,
     ask_local,
     ask_neighbours,
     check_bounded,
     check_classes,
+    choose,
     name_free,
 )
 from corsage.strategies.convex_clustering.probing import (

@@ -26,7 +26,7 @@ from corsage.solvers.convex_clustering.summary import (
     quickly_read,
 )
 from corsage.strategies.convex_clustering.graph import Graph
-from corsage.strategies.convex_clustering.lambda_choice import Choice
+from corsage.strategies.convex_clustering.opening import Choice
 from corsage.strategies.convex_clustering.questions import Questions
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script

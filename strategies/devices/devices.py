@@ -20,9 +20,8 @@ from corsage.core.errors import NodesSilent
 from corsage.core.known_devices import NOBODY, KnownDevices, Owner
 from corsage.core.messages.replies import Replies
 from corsage.strategies.devices.exchange import Exchange, Puller, exchange
-from corsage.strategies.devices.outlying import outlying
 from corsage.strategies.devices.patience import QUERY, Patience
-from corsage.strategies.devices.standing import Conduct, Pauses
+from corsage.strategies.devices.standing import Conduct, Pauses, outlying
 
 if TYPE_CHECKING:
     from corsage.strategies.rounds.reception import Reception

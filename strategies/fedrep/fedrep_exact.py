@@ -225,7 +225,7 @@ class FedRepExact(Strategy[FedRepExactKeys, FedRepExactState]):
 
     def _grouped(self, rows: Rows, users: list[str]) -> Shared:
         """The clusters that appear, which the state then has, and their centres."""
-        from corsage.solvers.convex_clustering.reading import proposals
+        from corsage.solvers.convex_clustering.proposals import proposals
         from corsage.solvers.known_clusters.variances.shared_groups import groups
 
         found = groups(rows, proposals)

@@ -2,7 +2,7 @@
 
 Lyu et al. 2022, Theorem 5.1: gamma_j = 1/s_j^2, lambda = 1/sb^2, in units of the noise. With the
 squared loss restricted maximum likelihood (variances/reml.py), one exchange and
-`known-refine` more; with others EM (variances/laplace.py), a step a round.
+`known-refine` more; with others EM (variances/covariance.py), a step a round.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from corsage.core.arrays import Arrays, Floats
 from corsage.core.errors import RoundFailed
 from corsage.core.messages.replies import Replies
 from corsage.solvers.known_clusters.likelihood import noiseless
-from corsage.solvers.known_clusters.variances.covariance_fit import CovarianceFit
-from corsage.solvers.known_clusters.variances.laplace import (
+from corsage.solvers.known_clusters.variances.covariance import (
     LaplaceSums,
     laplace_sums,
     laplace_variances,
 )
+from corsage.solvers.known_clusters.variances.covariance_fit import CovarianceFit
 from corsage.solvers.known_clusters.variances.reml import (
     RHO_GRID,
     RemlSums,
@@ -307,7 +307,7 @@ class VarianceEstimation:
         """gamma by `free` coordinate from the users' squares and spreads: one for all clusters."""
         names = ("squares", "spreads", "users")
         sums = LaplaceSums(*(np.concatenate([getattr(p, n) for p in parts]) for n in names))
-        variances = np.maximum(laplace_variances(sums)[0][free], SMALLEST_VARIANCE)
+        variances = np.maximum(laplace_variances(sums)[free], SMALLEST_VARIANCE)
         self.estimates.note("users", variances)
         return np.asarray(1 / variances)
 
@@ -324,7 +324,7 @@ class VarianceEstimation:
         k = len(p)
         centres, covariances = np.broadcast_to(middle, q.shape), np.broadcast_to(around, p.shape)
         sums = laplace_sums(p, q, lam, centres, covariances, np.zeros(k, np.int64), 1)
-        variances = np.maximum(laplace_variances(sums)[0][free], SMALLEST_VARIANCE)
+        variances = np.maximum(laplace_variances(sums)[free], SMALLEST_VARIANCE)
         self.estimates.note("clusters", variances)
         return np.asarray(1 / variances)
 

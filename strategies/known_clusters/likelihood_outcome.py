@@ -11,8 +11,7 @@ import numpy as np
 
 from corsage.core.arrays import Floats
 from corsage.solvers.known_clusters.generalised.ascent import LEAST_GAIN, Ascent
-from corsage.solvers.known_clusters.generalised.levels import Design
-from corsage.solvers.known_clusters.generalised.shapes import layouts, numbers_of
+from corsage.solvers.known_clusters.generalised.levels import Design, layouts, numbers_of
 from corsage.solvers.known_clusters.newton_rounds import change, travelled
 from corsage.solvers.known_clusters.variances.covariance_fit import (
     CovarianceFit,

@@ -21,8 +21,14 @@ from corsage.core.errors import ConfigError
 from corsage.core.messages.replies import Replies
 from corsage.core.registry import LIKELIHOODS, attached
 from corsage.solvers.known_clusters.generalised.ascent import Ascent
-from corsage.solvers.known_clusters.generalised.levels import NODES, Design, functions_of
-from corsage.solvers.known_clusters.generalised.shapes import FIRST_DEVIATION, layouts, numbers_of
+from corsage.solvers.known_clusters.generalised.levels import (
+    FIRST_DEVIATION,
+    NODES,
+    Design,
+    functions_of,
+    layouts,
+    numbers_of,
+)
 from corsage.solvers.known_clusters.mixed_model import unpack
 from corsage.solvers.known_clusters.newton_rounds import NEWTON
 from corsage.solvers.known_clusters.standard import Standard

@@ -9,8 +9,7 @@ import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.solvers.known_clusters.generalised.ascent import Ascent
-from corsage.solvers.known_clusters.generalised.levels import Design, Jets
-from corsage.solvers.known_clusters.generalised.shapes import layouts
+from corsage.solvers.known_clusters.generalised.levels import Design, Jets, layouts
 from corsage.solvers.known_clusters.mixed_model import unpack
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.strategies.known_clusters.mixed_state import Search

@@ -19,8 +19,7 @@ from corsage.core.messages.replies import Replies
 from corsage.core.registry import LIKELIHOODS, attached
 from corsage.solvers.known_clusters.mixed_model import Centres, ClusterSums, centres
 from corsage.solvers.known_clusters.newton_rounds import EXACT, NEWTON, change
-from corsage.solvers.known_clusters.variances.covariance import covariances
-from corsage.solvers.known_clusters.variances.laplace import centre_covariance
+from corsage.solvers.known_clusters.variances.covariance import centre_covariance, covariances
 from corsage.strategies.known_clusters.aside import UNGUARDED, sets_aside, tested, unguarded
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort, KnownClusters, Present
 from corsage.strategies.known_clusters.clusters.strengths import (

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import cvxpy as cp
 import numpy as np
 import torch
 
+from corsage.core.arrays import Floats
 from corsage.core.losses import LOGISTIC, SQUARED_HINGE
 from corsage.datasets.ellipses import draw
 from corsage.solvers.convex_clustering.exact.sum_of_norms import Edges
-from corsage.solvers.losses.convex import Quadratic, linear_losses, points
+from corsage.solvers.convex_clustering.expansions import Expansion, Probe, answer
+from corsage.solvers.losses.convex import Losses, Quadratic, linear_losses, points
+from corsage.solvers.losses.held_out import Fold, HeldOut
 
 N, D, M = 9, 2, 6
 
@@ -100,3 +105,29 @@ def weighted(seed, n, share=0.6):
 
 
 KINDS = [quadratic, huber_points, squared_hinge, logistic]
+
+
+class AtHand:
+    """An oracle of users who are in this process; `exchanges` has the probes of each exchange."""
+
+    def __init__(self, users: HeldOut) -> None:
+        self.users = users
+        self.exchanges: list[int] = []
+        self._known: dict[Fold | None, Losses] = {}
+
+    def __call__(self, probes: Sequence[Probe]) -> list[Expansion]:
+        """The users' answers."""
+        self.exchanges.append(len(probes))
+        return [answer(self.on(each.fold), each, self.held(each)) for each in probes]
+
+    def on(self, fold: Fold | None) -> Losses:
+        """f_i without a fold, made once."""
+        if fold not in self._known:
+            self._known[fold] = self.users.losses_without(fold)
+        return self._known[fold]
+
+    def held(self, probe: Probe) -> Floats:
+        """The loss of x_i on the samples that are left out."""
+        if probe.fold is None:
+            return np.full(len(probe.x), np.nan)
+        return self.users.evaluate(probe.x, probe.fold)

@@ -12,7 +12,8 @@ second derivatives is complete: the same as that of all effects at once. Users s
 its slope G in the directions A, of B and K at a theta_j; the server takes them for the functions,
 and so finds v_j on the way. The same four of a unit's clusters are the unit's: any number of levels
 is integrated out so, one after the other. G's Hessian has the third derivatives of A_j that the
-Hessian of a logarithm of a determinant needs: all is exact where v_j is at its best.
+Hessian of a logarithm of a determinant needs: all is exact where v_j is at its best. L is a lower
+triangular root of a covariance that is linear in tau (`layouts`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from corsage.core.arrays import Bools, Floats, Ints
+from corsage.solvers.known_clusters.variances.shapes import DIAGONAL, ONE
 
 NODES = 15
 """Nodes of the quadrature: as many as lme4's nAGQ=15."""
@@ -123,3 +125,31 @@ class Design:
         return Jets(
             jets.value, jets.slope * free, jets.bend * np.outer(free, free) - np.diag(1.0 - free)
         )
+
+
+FIRST_DEVIATION, LEAST_START = 0.5, 0.3
+"""Deviations, in standard units, where a search begins: at least so large, as 0 is stationary."""
+
+
+def layouts(kind: str, r: int, told: Floats | None = None) -> Floats:
+    """The matrices (q, r, r) of which a root is the sum, each times its number.
+
+    They are 0 where coefficients are not `told` (r,): these do not differ.
+    """
+    there = np.ones((r, r)) if told is None else np.outer(told, told)
+    if kind == ONE:
+        return np.asarray((np.eye(r) * there)[None])
+    rows, columns = (np.arange(r),) * 2 if kind == DIAGONAL else np.tril_indices(r)
+    found = np.zeros((len(rows), r, r))
+    found[np.arange(len(rows)), rows, columns] = there[rows, columns]
+    return found
+
+
+def numbers_of(kind: str, root: Floats) -> Floats:
+    """tau of a root that another shape found, none of whose deviations is 0."""
+    found = root.copy()
+    own = np.diag(found)
+    np.fill_diagonal(found, np.where(np.abs(own) < LEAST_START, LEAST_START, own))
+    if kind == ONE:
+        return np.array([np.diag(found).mean()])
+    return np.diag(found).copy() if kind == DIAGONAL else found[np.tril_indices(len(found))]

@@ -4,7 +4,7 @@ The model is that of shared_rows.py, but nobody says whose w_j a user's is.
 All is found from the users' sums:
 
 1. Partitions are proposed from the users' models drawn to one centre (the sum of norms and linkage:
-   solvers/convex_clustering/reading.py).
+   solvers/convex_clustering/proposals.py).
 2. Users move to the cluster that explains their rows best, until nobody does.
 3. The partition of the largest likelihood is taken, in which a user's cluster is a draw of one of k
    (the classification likelihood of Celeux, Govaert 1992): -2 log L + 2 N log k. One cluster for

@@ -11,7 +11,7 @@ import torch
 
 from corsage.core.losses import LOGISTIC, SQUARED_LOSS, huber
 from corsage.solvers.convex_clustering import runs
-from corsage.solvers.convex_clustering.batched import AtHand, Batched
+from corsage.solvers.convex_clustering.batched import Batched
 from corsage.solvers.convex_clustering.couplings import Clusters, Parts, Penalty
 from corsage.solvers.convex_clustering.exact.edges import Edges
 from corsage.solvers.convex_clustering.exact.sum_of_norms import fit, path
@@ -26,7 +26,7 @@ from corsage.solvers.convex_clustering.expansions import (
 from corsage.solvers.convex_clustering.reading import fused, refit
 from corsage.solvers.convex_clustering.runs import Task
 from corsage.solvers.losses.convex import linear_losses
-from tests.support.convex_problems import KINDS, D, ellipses, huber_points, linear, random
+from tests.support.convex_problems import KINDS, AtHand, D, ellipses, huber_points, linear, random
 
 PAIRS = Edges.all_pairs(9)
 LAMS = np.geomspace(0.3, 0.005, 8).tolist()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from corsage.core.errors import ModelError
 from corsage.core.losses import LOGISTIC
-from corsage.solvers.convex_clustering.batched import AtHand, Batched, Single
+from corsage.solvers.convex_clustering.batched import Batched, Single
 from corsage.solvers.convex_clustering.couplings import Clusters, Penalty
 from corsage.solvers.convex_clustering.exact.edges import Edges
 from corsage.solvers.convex_clustering.exact.sum_of_norms import fit
@@ -20,6 +20,7 @@ from corsage.solvers.convex_clustering.runs import Task
 from corsage.solvers.convex_clustering.selection import HOLD_OUT, choose_for_models, grid
 from corsage.solvers.losses.held_out import Fold
 from tests.support import drawn as at_drawn
+from tests.support.convex_problems import AtHand
 from tests.support.drawn import Drawn, ellipses
 
 USERS = 6

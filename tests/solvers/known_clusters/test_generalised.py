@@ -10,9 +10,8 @@ from corsage.core.arrays import Floats, Ints
 from corsage.core.families import FAMILIES
 from corsage.solvers.known_clusters.generalised.ascent import Ascent
 from corsage.solvers.known_clusters.generalised.joint import Integrated, integrated
-from corsage.solvers.known_clusters.generalised.levels import NODES, Design, Jets
+from corsage.solvers.known_clusters.generalised.levels import NODES, Design, Jets, layouts
 from corsage.solvers.known_clusters.generalised.rows import Rows
-from corsage.solvers.known_clusters.generalised.shapes import layouts
 from tests.support.marginal import dense, differentiated, joint_laplace
 
 Data = tuple[Floats, Floats, Floats, Ints]

@@ -8,7 +8,8 @@ from scipy.optimize import minimize
 from sklearn.metrics import adjusted_rand_score
 
 from corsage.core.arrays import Floats, Ints
-from corsage.solvers.convex_clustering.reading import in_order, proposals
+from corsage.solvers.convex_clustering.proposals import proposals
+from corsage.solvers.convex_clustering.reading import in_order
 from corsage.solvers.known_clusters.variances import shared_rows
 from corsage.solvers.known_clusters.variances.shared_groups import groups
 from corsage.solvers.known_clusters.variances.shared_rows import Rows, Shared, drawn_to, fit

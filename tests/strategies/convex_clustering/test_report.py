@@ -19,7 +19,7 @@ from corsage.solvers.convex_clustering.summary import Reading, fully_read, plain
 from corsage.solvers.losses.convex import points
 from corsage.strategies.convex_clustering.convex_clustering import ConvexClustering
 from corsage.strategies.convex_clustering.graph import Graph
-from corsage.strategies.convex_clustering.lambda_choice import Choice
+from corsage.strategies.convex_clustering.opening import Choice
 from corsage.strategies.convex_clustering.report import (
     Certificate,
     ClusterReport,

@@ -17,7 +17,7 @@ from corsage.app.local_grid import LocalGrid
 from corsage.core.errors import RoundFailed
 from corsage.networks.exact import exact_heads, softmax_heads
 from corsage.networks.exact.exact_heads import Designs
-from corsage.solvers.convex_clustering.reading import proposals
+from corsage.solvers.convex_clustering.proposals import proposals
 from corsage.solvers.known_clusters.variances.shared_groups import groups
 from corsage.solvers.known_clusters.variances.shared_rows import Rows, possible
 from corsage.strategies.fedrep.fedrep_exact import FedRepExact
