@@ -22,14 +22,7 @@ from typing import Any, TextIO
 from corsage.app.output.usage import exit_code
 from corsage.core.clock import COMMAND_START, LOADED
 from corsage.core.configuration.config import Config
-from corsage.core.errors import (
-    FOR_ALL,
-    UNUSABLE,
-    CorsageError,
-    NodeError,
-    OtherData,
-    StorageError,
-)
+from corsage.core.errors import FOR_ALL, UNUSABLE, CorsageError, NodeError, OtherData, StorageError
 from corsage.core.registry import part
 
 LEFT_ALONE, INTERRUPTED = 3, 130

@@ -21,9 +21,7 @@ from collections.abc import Callable
 import numpy as np
 
 from corsage.core.arrays import Array, Bools
-from corsage.solvers.known_clusters.coins.coalescing import (
-    global_step,
-)
+from corsage.solvers.known_clusters.coins.coalescing import global_step
 from corsage.solvers.known_clusters.coins.flips import Coins
 from corsage.solvers.known_clusters.coins.settings import Parameters, Rates, check, rates
 from corsage.solvers.known_clusters.hierarchy import Gradient, Hierarchy

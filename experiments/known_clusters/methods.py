@@ -20,12 +20,7 @@ from corsage.solvers.known_clusters.coins.flips import Coins, stretches
 from corsage.solvers.known_clusters.coins.settings import Parameters, rates
 from corsage.solvers.known_clusters.folds import SINGLE_CENTRE_GRID, Folds
 from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
-from corsage.solvers.known_clusters.mixed_model import (
-    ClusterSums,
-    by_cluster,
-    centres,
-    personal,
-)
+from corsage.solvers.known_clusters.mixed_model import ClusterSums, by_cluster, centres, personal
 from corsage.solvers.known_clusters.spectra import Spectra
 from corsage.solvers.known_clusters.variances.reml import fit, level_sums
 

@@ -22,11 +22,7 @@ from torch import Tensor, nn
 from corsage.core.arrays import Floats32
 from corsage.core.configuration.key_groups import TrainKeys
 from corsage.networks.batches import Examples, Order
-from corsage.networks.gradients import (
-    BARE_KEYS,
-    UserLosses,
-    accumulate,
-)
+from corsage.networks.gradients import BARE_KEYS, UserLosses, accumulate
 from corsage.networks.local_training import Job
 from corsage.networks.network import Network
 from corsage.networks.rules import update_rule, vectors_of

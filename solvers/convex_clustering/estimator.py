@@ -19,13 +19,7 @@ from corsage.core.arrays import Floats, Ints
 from corsage.solvers.convex_clustering.exact.edges import Edges
 from corsage.solvers.convex_clustering.exact.partition import proved
 from corsage.solvers.convex_clustering.exact.sum_of_norms import fit
-from corsage.solvers.convex_clustering.points_path import (
-    Path,
-    along,
-    cut,
-    means,
-    stable,
-)
+from corsage.solvers.convex_clustering.points_path import Path, along, cut, means, stable
 from corsage.solvers.convex_clustering.reading import in_order
 
 if TYPE_CHECKING:

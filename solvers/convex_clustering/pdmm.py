@@ -21,13 +21,7 @@ from corsage.core.arrays import Floats, Ints
 from corsage.core.seeding import generator
 from corsage.solvers.convex_clustering.couplings import Penalty
 from corsage.solvers.convex_clustering.exact.edges import Edges, norms
-from corsage.solvers.convex_clustering.halves import (
-    Facts,
-    Moved,
-    Rules,
-    moved_edges,
-    moved_users,
-)
+from corsage.solvers.convex_clustering.halves import Facts, Moved, Rules, moved_edges, moved_users
 
 BALANCE_EVERY = 10
 """Rounds from one balancing of the residuals to the next."""

@@ -18,12 +18,7 @@ from corsage.core.arrays import Floats, Ints
 from corsage.solvers.convex_clustering.exact.certificate import Problem
 from corsage.solvers.convex_clustering.exact.edges import Edges, norms
 from corsage.solvers.convex_clustering.exact.merged import Merged
-from corsage.solvers.convex_clustering.exact.partition import (
-    LEFT_OVER,
-    REDUCED_GAP,
-    passes,
-    proved,
-)
+from corsage.solvers.convex_clustering.exact.partition import LEFT_OVER, REDUCED_GAP, passes, proved
 from corsage.solvers.convex_clustering.exact.sum_of_norms import costs_of, fit, prox
 from corsage.solvers.losses.convex import Losses
 

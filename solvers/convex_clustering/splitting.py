@@ -19,13 +19,7 @@ from corsage.core.arrays import Floats, Ints
 from corsage.solvers.convex_clustering.couplings import Penalty
 from corsage.solvers.convex_clustering.exact.edges import Edges
 from corsage.solvers.convex_clustering.exact.sum_of_norms import prox
-from corsage.solvers.convex_clustering.halves import (
-    Facts,
-    Moved,
-    Rules,
-    moved_edges,
-    moved_users,
-)
+from corsage.solvers.convex_clustering.halves import Facts, Moved, Rules, moved_edges, moved_users
 
 RELAX = 1.6
 """The part of a step that s takes; below 2."""

@@ -17,13 +17,7 @@ from torch.nn import functional as F
 from corsage.core.arrays import Ints
 from corsage.core.errors import DataError
 from corsage.solvers.losses.ragged import Ragged, Scale
-from corsage.solvers.losses.softmax_block import (
-    MOST_CURVED,
-    SoftmaxBlock,
-    by_class,
-    flat,
-    slopes,
-)
+from corsage.solvers.losses.softmax_block import MOST_CURVED, SoftmaxBlock, by_class, flat, slopes
 
 
 class SoftmaxLosses(Ragged[SoftmaxBlock]):

@@ -62,12 +62,7 @@ from corsage.strategies.convex_clustering.opening import (
     choose,
     name_free,
 )
-from corsage.strategies.convex_clustering.probing import (
-    heard,
-    options_of,
-    rows_of,
-    template_of,
-)
+from corsage.strategies.convex_clustering.probing import heard, options_of, rows_of, template_of
 from corsage.strategies.convex_clustering.questions import Questions, in_order
 from corsage.strategies.convex_clustering.report import (
     Certificate,

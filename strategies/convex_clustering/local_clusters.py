@@ -22,12 +22,7 @@ from corsage.core.messages.encoding import encode
 from corsage.core.messages.replies import Replies
 from corsage.core.seeding import generator
 from corsage.solvers.convex_clustering.batched import MOST_WITH_HESSIANS
-from corsage.solvers.convex_clustering.reading import (
-    candidate,
-    in_order,
-    linked,
-    refitted_models,
-)
+from corsage.solvers.convex_clustering.reading import candidate, in_order, linked, refitted_models
 from corsage.strategies.convex_clustering.models import (
     WEAK_PULL,
     check_convex,

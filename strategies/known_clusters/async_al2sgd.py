@@ -39,16 +39,9 @@ from corsage.strategies.known_clusters.coins.coin_keys import (
 )
 from corsage.strategies.known_clusters.coins.coin_method import CoinMethod
 from corsage.strategies.known_clusters.coins.coin_server import CoinServer, StepCheck, sound
-from corsage.strategies.known_clusters.coins.conversation import (
-    ClusterScript,
-    Request,
-    ask_each,
-)
+from corsage.strategies.known_clusters.coins.conversation import ClusterScript, Request, ask_each
 from corsage.strategies.known_clusters.coins.schedule import CoinSchedule, Leg, legs
-from corsage.strategies.known_clusters.coins.server_rows import (
-    AsyncAL2SGDState,
-    ServerRows,
-)
+from corsage.strategies.known_clusters.coins.server_rows import AsyncAL2SGDState, ServerRows
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.turns import Script

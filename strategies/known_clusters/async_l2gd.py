@@ -44,11 +44,7 @@ from corsage.strategies.known_clusters.clusters.cohorts import Cohort
 from corsage.strategies.known_clusters.coins.coin_keys import CoinKeys, CoinState
 from corsage.strategies.known_clusters.coins.coin_method import CoinMethod
 from corsage.strategies.known_clusters.coins.coin_server import CoinServer
-from corsage.strategies.known_clusters.coins.conversation import (
-    Answer,
-    ClusterScript,
-    Request,
-)
+from corsage.strategies.known_clusters.coins.conversation import Answer, ClusterScript, Request
 from corsage.strategies.known_clusters.coins.schedule import legs
 
 if TYPE_CHECKING:

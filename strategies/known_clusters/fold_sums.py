@@ -10,11 +10,7 @@ import numpy as np
 from corsage.core.arrays import Arrays, Floats
 from corsage.solvers.known_clusters.folds import HELD_OUT_FOLDS
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort, Present
-from corsage.strategies.known_clusters.coins.conversation import (
-    Request,
-    ask_each,
-    check_enough,
-)
+from corsage.strategies.known_clusters.coins.conversation import Request, ask_each, check_enough
 from corsage.strategies.known_clusters.coins.impossible import quadratic_fault
 from corsage.strategies.known_clusters.kept_sums import KeptSums
 from corsage.strategies.known_clusters.mixed_solution import MixedSolution

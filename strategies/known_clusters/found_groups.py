@@ -37,13 +37,8 @@ from corsage.solvers.known_clusters.variances.found_groups import (
 from corsage.solvers.known_clusters.variances.mixtures import Told
 from corsage.solvers.known_clusters.variances.users_sums import Users
 from corsage.strategies.known_clusters.aside import sets_aside
-from corsage.strategies.known_clusters.clusters.cohorts import (
-    ClusterNames,
-    KnownClusters,
-)
-from corsage.strategies.known_clusters.coins.conversation import (
-    ask_each,
-)
+from corsage.strategies.known_clusters.clusters.cohorts import ClusterNames, KnownClusters
+from corsage.strategies.known_clusters.coins.conversation import ask_each
 from corsage.strategies.known_clusters.fold_sums import EVERYBODY_IN, asked
 from corsage.strategies.known_clusters.kept_sums import KeptSums
 from corsage.strategies.known_clusters.linear_summary import Component

@@ -17,11 +17,7 @@ from corsage.core.arrays import Bools, Floats
 from corsage.solvers.known_clusters.likelihood import noiseless
 from corsage.solvers.known_clusters.standard import Standard
 from corsage.solvers.known_clusters.tree import Tree
-from corsage.solvers.known_clusters.variances.covariance_fit import (
-    CovarianceFit,
-    again,
-    level_name,
-)
+from corsage.solvers.known_clusters.variances.covariance_fit import CovarianceFit, again, level_name
 from corsage.solvers.known_clusters.variances.identified import NOWHERE, holding, untold
 from corsage.solvers.known_clusters.variances.scoring import BLIND, Fitted
 from corsage.solvers.known_clusters.variances.shape_choice import Judged, chosen, part
@@ -33,13 +29,7 @@ from corsage.solvers.known_clusters.variances.uncertainty import (
     uncertain,
     work,
 )
-from corsage.solvers.known_clusters.variances.unlike import (
-    Expected,
-    Scores,
-    near,
-    stands,
-    suspects,
-)
+from corsage.solvers.known_clusters.variances.unlike import Expected, Scores, near, stands, suspects
 from corsage.solvers.known_clusters.variances.users_sums import Users, explained
 from corsage.strategies.known_clusters.aside import Aside, sets_aside, tested
 from corsage.strategies.known_clusters.clusters.strengths import AUTO

@@ -33,17 +33,11 @@ from corsage.strategies.known_clusters.coins.conversation import (
     check_enough,
 )
 from corsage.strategies.known_clusters.coins.impossible import quadratic_fault
-from corsage.strategies.known_clusters.covariance_table import (
-    CovarianceTable,
-)
+from corsage.strategies.known_clusters.covariance_table import CovarianceTable
 from corsage.strategies.known_clusters.kept_sums import KeptSums
 from corsage.strategies.known_clusters.mixed_state import AVERAGED, WITHHELD
 from corsage.strategies.known_clusters.own_fit import OwnFit
-from corsage.strategies.known_clusters.paths import (
-    check_paths,
-    unit_models,
-    units_above,
-)
+from corsage.strategies.known_clusters.paths import check_paths, unit_models, units_above
 from corsage.strategies.known_clusters.units import Units
 from corsage.strategies.rounds.job import Job
 from corsage.strategies.rounds.results import Finding

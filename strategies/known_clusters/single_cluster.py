@@ -23,11 +23,7 @@ from corsage.solvers.known_clusters.folds import HELD_OUT_FOLDS, SINGLE_CENTRE_G
 from corsage.solvers.known_clusters.mixed_model import unpack
 from corsage.strategies.known_clusters.clusters.cohorts import KnownClusters
 from corsage.strategies.known_clusters.clusters.strengths import AUTO
-from corsage.strategies.known_clusters.coins.conversation import (
-    Request,
-    ask_each,
-    check_enough,
-)
+from corsage.strategies.known_clusters.coins.conversation import Request, ask_each, check_enough
 from corsage.strategies.known_clusters.mixed_model import MixedModel, solver
 from corsage.strategies.known_clusters.mixed_solution import MixedSolution
 from corsage.strategies.known_clusters.mixed_state import ALL_COLUMNS, FOUND, MixedModelKeys

@@ -18,13 +18,7 @@ from corsage.core.losses import LOGISTIC, SQUARED_LOSS
 from corsage.datasets.dealing.federated import simulated
 from corsage.datasets.user_data import FederatedData
 from corsage.experiments import __main__ as command
-from corsage.experiments.known_clusters import (
-    async_al2sgd,
-    convergence,
-    donors,
-    figure2,
-    grid,
-)
+from corsage.experiments.known_clusters import async_al2sgd, convergence, donors, figure2, grid
 from corsage.experiments.known_clusters import problem as problems
 from corsage.experiments.known_clusters.async_l2gd import run_naive
 from corsage.experiments.known_clusters.objective import objective_21, penalty_gradient

@@ -26,15 +26,7 @@ from corsage.core.messages.encoding import decode
 from corsage.core.registry import ALGORITHMS
 from tests.support.devices import Devices
 from tests.support.federations import CONVEX, federate, same_arrays, settings
-from tests.support.reference import (
-    DECAY,
-    KEYS,
-    chosen,
-    examples,
-    run,
-    user_batches,
-    users_data,
-)
+from tests.support.reference import DECAY, KEYS, chosen, examples, run, user_batches, users_data
 
 HEAD, ROUNDS, DRAWN = 16 * 10 + 10, 4, 6
 FC1 = ("fc1.weight", "fc1.bias")

@@ -28,13 +28,7 @@ from corsage.solvers.known_clusters.coins.coalescing import (
     replay_within,
     within_map,
 )
-from corsage.solvers.known_clusters.coins.flips import (
-    Coin,
-    Coins,
-    Stretch,
-    Walk,
-    stretches,
-)
+from corsage.solvers.known_clusters.coins.flips import Coin, Coins, Stretch, Walk, stretches
 from corsage.solvers.known_clusters.coins.katyusha import (
     KatyushaParameters,
     Rows,

@@ -21,13 +21,7 @@ from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import ModelError
 from corsage.solvers.known_clusters.columns import Columns
 from corsage.solvers.known_clusters.likelihood import Level, between
-from corsage.solvers.known_clusters.mixed_model import (
-    Centres,
-    by_cluster,
-    centres,
-    pack,
-    unpack,
-)
+from corsage.solvers.known_clusters.mixed_model import Centres, by_cluster, centres, pack, unpack
 from corsage.solvers.known_clusters.variances.covariance import Covariances, covariances
 from corsage.solvers.known_clusters.variances.identified import A_SUM, NOISE_WORDS, ONE_UNIT
 from corsage.solvers.known_clusters.variances.ratios import Close, Profile

@@ -16,12 +16,7 @@ import numpy as np
 
 from corsage.core.arrays import Floats
 from corsage.solvers.known_clusters.tree import Tree
-from corsage.solvers.known_clusters.variances.scoring import (
-    GAIN,
-    SCORING_STEPS,
-    Fitted,
-    Scoring,
-)
+from corsage.solvers.known_clusters.variances.scoring import GAIN, SCORING_STEPS, Fitted, Scoring
 from corsage.solvers.known_clusters.variances.shapes import FULL, Shape
 
 FIRST_TURN, NEXT_TURNS = 4, 8

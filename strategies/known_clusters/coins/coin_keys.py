@@ -16,12 +16,7 @@ from corsage.core.arrays import Array, Floats
 from corsage.core.configuration.key_groups import ModelKeys
 from corsage.core.errors import ConfigError
 from corsage.core.keys import key
-from corsage.solvers.known_clusters.coins.settings import (
-    Parameters,
-    check,
-    probabilities,
-    tau_of,
-)
+from corsage.solvers.known_clusters.coins.settings import Parameters, check, probabilities, tau_of
 from corsage.solvers.known_clusters.hierarchy import Hierarchy
 from corsage.strategies.known_clusters.clusters.cohorts import ClusterNames
 from corsage.strategies.known_clusters.clusters.strengths import (

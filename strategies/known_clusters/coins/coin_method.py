@@ -21,11 +21,7 @@ from corsage.solvers.known_clusters.coins.flips import Stretch, stretch
 from corsage.solvers.known_clusters.coins.settings import largest_step
 from corsage.solvers.known_clusters.hierarchy import Hierarchy
 from corsage.strategies.known_clusters.clusters.cohorts import KnownClusters
-from corsage.strategies.known_clusters.clusters.strengths import (
-    Strengths,
-    given_strengths,
-    settle,
-)
+from corsage.strategies.known_clusters.clusters.strengths import Strengths, given_strengths, settle
 from corsage.strategies.known_clusters.coins.coin_keys import (
     CoinKeys,
     CoinState,

@@ -14,11 +14,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from corsage.core.arrays import Floats, Ints
-from corsage.solvers.known_clusters.coins.al2sgd_coalescing import (
-    Missed,
-    advance,
-    advance_means,
-)
+from corsage.solvers.known_clusters.coins.al2sgd_coalescing import Missed, advance, advance_means
 from corsage.solvers.known_clusters.coins.katyusha import (
     KatyushaParameters,
     Momenta,
