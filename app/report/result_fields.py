@@ -1,4 +1,4 @@
-"""Fields of a result's JSON, as the page reads them; older results lack some."""
+"""Fields of a result's JSON, as the page reads them; rows that are not done lack some."""
 
 from __future__ import annotations
 
@@ -45,13 +45,6 @@ def kinds(found: Mapping[Any, Any]) -> set[tuple[type, type]]:
     return set(zip(map(type, found), map(type, found.values()), strict=True))
 
 
-def texts(found: Mapping[Any, Any]) -> dict[str, str]:
-    """A table of names as it is, if its names and values are texts; else as texts."""
-    if isinstance(found, dict) and kinds(found) <= {(str, str)}:
-        return found
-    return {str(name): str(value) for name, value in found.items()}
-
-
 def everybody(results: Sequence[Result]) -> set[str]:
     """All users of any row, also those without test samples."""
     found = {str(u) for r in results for u in (r.get("per_user") or {})}
@@ -70,12 +63,13 @@ def untested(results: Sequence[Result]) -> list[str]:
 
 def clusters(result: Result) -> dict[str, str]:
     """Each user's cluster, or nothing."""
-    return texts(result.get("clusters") or {})
+    found: dict[str, str] = result.get("clusters") or {}
+    return found
 
 
 def known_clusters(results: Sequence[Result]) -> dict[str, str]:
     """Each user's cluster as the data have it, where they do."""
-    found = [texts(own) for r in results if (own := r.get("known_clusters"))]
+    found: list[dict[str, str]] = [own for r in results if (own := r.get("known_clusters"))]
     return found[0] if len(found) == 1 else {u: c for own in found for u, c in own.items()}
 
 
