@@ -19,8 +19,16 @@ from corsage.app.client_app import app as client_app
 from corsage.app.client_app import make_client_app
 from corsage.app.local_grid import LocalGrid
 from corsage.app.preflight import check_ray, check_simulation
-from corsage.app.ray_backend import UntilOver, lasting
-from corsage.app.ray_engine import RayStore, quiet, reaped, shut, started, store_of
+from corsage.app.ray_engine import (
+    RayStore,
+    UntilOver,
+    lasting,
+    quiet,
+    reaped,
+    shut,
+    started,
+    store_of,
+)
 from corsage.app.run.run_folder import RunFolder
 from corsage.app.run.status import watched
 from corsage.app.server_app import build_server_app

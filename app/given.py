@@ -15,8 +15,7 @@ from corsage.core.configuration.known_keys import defaults
 from corsage.core.errors import ConfigError
 from corsage.core.keys import kebab
 from corsage.datasets.columns.typed import MANY_CLASSES
-from corsage.datasets.given.reading import read
-from corsage.datasets.given.wanted import Given
+from corsage.datasets.given.reading import Given, read
 from corsage.datasets.memory import Memory
 
 COLUMN_KEYS = {"user": "user-column", "label": "label-column", "cluster": "cluster-column"}

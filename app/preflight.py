@@ -18,8 +18,8 @@ from corsage.datasets.dealing.federated import check_users, simulated
 from corsage.datasets.user_data import FederatedData
 from corsage.networks.build import check_available
 from corsage.strategies import strategy_class
+from corsage.strategies.rounds.agreed import check_data
 from corsage.strategies.rounds.callbacks import Callback
-from corsage.strategies.rounds.opening.first_data import check_data
 
 CONNECT_SECONDS = 5.0
 """Seconds that a Ray cluster has to take a connection."""

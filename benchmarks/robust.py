@@ -30,8 +30,8 @@ from corsage.benchmarks.turns import Enough, Turns, one_thread, unevaluated
 from corsage.core.errors import CorsageError
 from corsage.experiments.runner import say
 from corsage.strategies import strategy_class
+from corsage.strategies.rounds.agreed import check_data
 from corsage.strategies.rounds.loop import one_round
-from corsage.strategies.rounds.opening.first_data import check_data
 from corsage.strategies.rounds.turns import played
 
 BAD, FACTOR, SEEDS, POINTS, RATIO, TURNS = 0.2, -10.0, (0, 1), 3.0, 1.5, 3

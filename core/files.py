@@ -185,3 +185,21 @@ def guarded(action: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
             f"{where}: cannot be written ({error.strerror}). Free some space or choose another "
             "place; what was written before is whole."
         ) from error
+
+
+OTHERS_RIGHTS = 0o077
+"""The rights of everybody but the owner."""
+WRITE = 0o022
+POSIX = os.name == "posix"
+"""Elsewhere a folder's rights are those of the folder that it is in."""
+
+
+def private_folder(folder: Path) -> None:
+    """Make a folder that only its owner can read, whatever the umask, or make it such a one."""
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        folder.chmod(0o700)  # a umask may have taken rights even from the owner
+        sync_folder(folder.parent)
+    elif POSIX and folder.stat().st_mode & OTHERS_RIGHTS:
+        folder.chmod(0o700)

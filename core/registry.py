@@ -165,7 +165,7 @@ ATTACHED: dict[str, str] = {
     "summed tables": "datasets.columns.summed",
     "tables": "core.tables",
     "together": "networks.together",
-    "tracking": "app.tracking.tools",
+    "tracking": "app.tracking.tracker",
     "wrappers": "strategies.rounds.wrappers",
 }
 """What attaches to a run only where it is of use, by the name of its place: who reads a round need

@@ -24,8 +24,17 @@ from corsage.core.tables.column_facts import (
     TableFacts,
     is_missing,
 )
-from corsage.datasets.columns.csv_cells import Cells, Place, locate, numeric, read_cells, text_of
-from corsage.datasets.columns.dialect import Dialect, dialect_of, rows
+from corsage.datasets.columns.csv_cells import (
+    Cells,
+    Dialect,
+    Place,
+    dialect_of,
+    locate,
+    numeric,
+    read_cells,
+    rows,
+    text_of,
+)
 from corsage.datasets.columns.typed import (
     NO_CLASS,
     Source,
@@ -106,11 +115,6 @@ def read_numbers(path: Path, columns: Columns) -> Table:
     return replace(table, x=input_numbers(table.x, exact=columns.numbers), facts=None)
 
 
-def is_invisible(word: str) -> bool:
-    """Tell whether a word has a character that cannot be seen."""
-    return not word.strip().isprintable()
-
-
 class CsvFile:
     """A file, and how it is to be read."""
 
@@ -135,7 +139,9 @@ class CsvFile:
         for at in columns.text:
             if not "".join(cells.words[at].words).isprintable():
                 why = f"no id of a {'user' if at == columns.user else 'cluster'}: {INVISIBLE}"
-                raise self.source.error(columns.names[at], is_invisible, why)
+                raise self.source.error(
+                    columns.names[at], lambda w: not w.strip().isprintable(), why
+                )
         x, inputs = self.inputs(cells)
         y, label = self.labels(cells)
         known = ~np.isnan(y) if y.dtype.kind == "f" else np.ones(len(y), bool)

@@ -20,16 +20,12 @@ SGD does (momentum=0 weight-decay=0: the paper's). A user is evaluated with alph
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.counts import Number
 from corsage.core.keys import Keys, key
-from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.base import OneModel
 from corsage.strategies.rounds.state import ModelState
-
-if TYPE_CHECKING:
-    from corsage.networks.network import Network
 
 
 @dataclass(frozen=True)
@@ -50,20 +46,15 @@ class APFLKeys(Keys):
     )
 
 
-class APFL(Strategy[APFLKeys, ModelState]):
+class APFL(OneModel[APFLKeys, ModelState]):
     """The server of APFL: it holds the global model w."""
 
     name = "apfl"
-    tuned = ("own",)
 
     @classmethod
     def epochs(cls, train: TrainKeys, keys: APFLKeys) -> float:
         """A step takes two gradients, at w_i and at the mixture."""
         return 2 * train.local_epochs
-
-    def initial(self, network: Network) -> ModelState:
-        """The first global model, w^0."""
-        return ModelState(network.initial)
 
     def numbers(self, kind: str) -> tuple[Number, ...]:
         """alpha_i after a round."""

@@ -12,15 +12,11 @@ evaluated is v_k. lambda = 0 is local training; the larger lambda, the nearer is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.keys import EPOCH_LIMIT, Keys, key
-from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.base import OneModel
 from corsage.strategies.rounds.state import ModelState
-
-if TYPE_CHECKING:
-    from corsage.networks.network import Network
 
 
 @dataclass(frozen=True)
@@ -43,17 +39,12 @@ class DittoKeys(Keys):
     )
 
 
-class Ditto(Strategy[DittoKeys, ModelState]):
+class Ditto(OneModel[DittoKeys, ModelState]):
     """The server of Ditto: it holds the global model w, and knows no v_k."""
 
     name = "ditto"
-    tuned = ("own",)
 
     @classmethod
     def epochs(cls, train: TrainKeys, keys: DittoKeys) -> float:
         """Both models are trained."""
         return train.local_epochs + keys.ditto_epochs
-
-    def initial(self, network: Network) -> ModelState:
-        """The first global model, w^0."""
-        return ModelState(network.initial)

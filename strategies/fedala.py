@@ -18,15 +18,11 @@ The upper layers are the head. With eta = 0 this is FedAvg.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.keys import EPOCH_LIMIT, Keys, key
-from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.base import OneModel
 from corsage.strategies.rounds.state import ModelState
-
-if TYPE_CHECKING:
-    from corsage.networks.network import Network
 
 
 @dataclass(frozen=True)
@@ -49,17 +45,12 @@ class FedALAKeys(Keys):
     )
 
 
-class FedALA(Strategy[FedALAKeys, ModelState]):
+class FedALA(OneModel[FedALAKeys, ModelState]):
     """The server of FedALA: it holds Theta, and knows neither Theta_i nor W_i."""
 
     name = "fedala"
-    tuned = ("own",)
 
     @classmethod
     def epochs(cls, train: TrainKeys, keys: FedALAKeys) -> float:
         """The model, and an epoch of the weights on a share of the samples."""
         return train.local_epochs + keys.fedala_share
-
-    def initial(self, network: Network) -> ModelState:
-        """Theta^0."""
-        return ModelState(network.initial)

@@ -25,7 +25,7 @@ from corsage.core.arrays import Arrays, Floats32
 from corsage.core.keys import Keys, key
 from corsage.core.messages.replies import Replies
 from corsage.strategies.rounds.base import GlobalModel
-from corsage.strategies.rounds.means.lasting import share_of_all
+from corsage.strategies.rounds.means.user_rows import share_of_all
 from corsage.strategies.rounds.model_arrays import without_statistics
 from corsage.strategies.rounds.state import ModelState
 

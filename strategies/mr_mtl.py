@@ -13,14 +13,10 @@ noise for privacy of records, which a server-side wrapper or a mod of Flower's m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from corsage.core.keys import Keys, key
-from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.base import OneModel
 from corsage.strategies.rounds.state import ModelState
-
-if TYPE_CHECKING:
-    from corsage.networks.network import Network
 
 
 @dataclass(frozen=True)
@@ -34,12 +30,7 @@ class MRMTLKeys(Keys):
     )
 
 
-class MRMTL(Strategy[MRMTLKeys, ModelState]):
+class MRMTL(OneModel[MRMTLKeys, ModelState]):
     """The server of MR-MTL: it holds the mean of the users' models."""
 
     name = "mr-mtl"
-    tuned = ("own",)
-
-    def initial(self, network: Network) -> ModelState:
-        """All begin with the same model."""
-        return ModelState(network.initial)

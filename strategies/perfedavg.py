@@ -27,15 +27,11 @@ all its training data.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.keys import EPOCH_LIMIT, Keys, key
-from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.base import OneModel
 from corsage.strategies.rounds.state import ModelState
-
-if TYPE_CHECKING:
-    from corsage.networks.network import Network
 
 
 @dataclass(frozen=True)
@@ -62,16 +58,13 @@ class PerFedAvgKeys(Keys):
     )
 
 
-class PerFedAvg(Strategy[PerFedAvgKeys, ModelState]):
+class PerFedAvg(OneModel[PerFedAvgKeys, ModelState]):
     """The server of Per-FedAvg: it holds the common start w."""
 
     name = "perfedavg"
+    tuned = ()
 
     @classmethod
     def epochs(cls, train: TrainKeys, keys: PerFedAvgKeys) -> float:
         """A step takes gradients on D and D', and but for fo what costs two more on D''."""
         return (2 if keys.perfedavg_variant == "fo" else 4) * train.local_epochs
-
-    def initial(self, network: Network) -> ModelState:
-        """The first global model, w_0."""
-        return ModelState(network.initial)

@@ -19,18 +19,14 @@ house's SGD, its momentum new each time.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from corsage.core.configuration.key_groups import TrainKeys
 from corsage.core.keys import STEP_LIMIT, Keys, key
 from corsage.core.messages.replies import Replies
-from corsage.strategies.rounds.base import Strategy
+from corsage.strategies.rounds.base import OneModel
 from corsage.strategies.rounds.state import ModelState
-
-if TYPE_CHECKING:
-    from corsage.networks.network import Network
 
 
 @dataclass(frozen=True)
@@ -60,20 +56,15 @@ class PFedMeKeys(Keys):
     pfedme_beta: float = key(1.0, "the server's beta: how far w moves to the users' mean", low=0.0)
 
 
-class PFedMe(Strategy[PFedMeKeys, ModelState]):
+class PFedMe(OneModel[PFedMeKeys, ModelState]):
     """The server of pFedMe: it holds w, and knows no theta_i."""
 
     name = "pfedme"
-    tuned = ("own",)
 
     @classmethod
     def epochs(cls, train: TrainKeys, keys: PFedMeKeys) -> float:
         """K steps on each batch."""
         return keys.pfedme_steps * train.local_epochs
-
-    def initial(self, network: Network) -> ModelState:
-        """The first global model, w_0."""
-        return ModelState(network.initial)
 
     def stride(self) -> float:
         """beta: w moves by that much of the way to the users' mean."""

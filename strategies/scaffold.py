@@ -37,7 +37,7 @@ from corsage.core.arrays import Floats32
 from corsage.core.keys import Keys, key
 from corsage.core.messages.replies import Replies
 from corsage.strategies.rounds.base import GlobalModel
-from corsage.strategies.rounds.means.lasting import share_of_all
+from corsage.strategies.rounds.means.user_rows import share_of_all
 from corsage.strategies.rounds.state import ModelState
 from corsage.strategies.rounds.turns import Parcel
 

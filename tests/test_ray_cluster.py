@@ -19,7 +19,7 @@ import pytest
 from flwr.app import Context, RecordDict
 from flwr.serverapp import ServerApp
 
-from corsage.app import ray_backend, ray_engine
+from corsage.app import ray_engine
 from corsage.app.local_grid import LocalGrid
 from corsage.core.errors import NodeError
 from tests.support import ray_cluster
@@ -129,7 +129,7 @@ def processed(pool: Pool) -> Any:
     """What comes of a message."""
     backend: Any = SimpleNamespace(pool=pool, app_fn=lambda: None)
     context: Any = SimpleNamespace(node_config={"partition-id": 3})
-    return ray_backend.process(backend, None, context)  # type: ignore[arg-type]
+    return ray_engine.process(backend, None, context)  # type: ignore[arg-type]
 
 
 def test_a_message_goes_to_another_worker() -> None:
@@ -169,5 +169,5 @@ def test_nobody_waits_for_an_engine_that_is_over() -> None:
 
     context = Context(1, 0, {}, RecordDict(), {})
     with pytest.raises(NodeError, match="Ray"):
-        ray_backend.UntilOver(own, over, lambda: None)(LocalGrid(None, 1), context)  # type: ignore[arg-type]
+        ray_engine.UntilOver(own, over, lambda: None)(LocalGrid(None, 1), context)  # type: ignore[arg-type]
     assert pulled == [0]

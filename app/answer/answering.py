@@ -10,9 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corsage.app.answer.facts import facts
 from corsage.app.answer.held_out import compared, may_train_on_all, refits
-from corsage.app.answer.merged import Json, judged_by, with_scores
+from corsage.app.answer.merged import Json, facts, judged_by, with_scores
 from corsage.app.answer.questions import names as named_in
 from corsage.app.answer.questions import settled, settled_in_memory, tell
 from corsage.app.given import NAMING

@@ -22,7 +22,7 @@ from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, CorsageError, DataError
 from corsage.core.files import guarded, write_atomically
 from corsage.core.tables.cells import BadCell
-from corsage.datasets.columns.dialect import COMMA, Dialect, dialect_of, every_row, is_blank
+from corsage.datasets.columns.csv_cells import COMMA, Dialect, dialect_of, every_row, is_blank
 from corsage.datasets.npzfile import NO_ARRAYS, unread
 
 if TYPE_CHECKING:

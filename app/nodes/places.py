@@ -10,12 +10,11 @@ from flwr.app import Context
 from corsage.app.nodes.node import Node
 from corsage.app.states.behind import Behind, behind
 from corsage.app.states.database import Database
-from corsage.app.states.in_context import InContext
 from corsage.app.states.pieces import FOLDER, ModelShelf, PieceFolder, PiecesInContext
 from corsage.app.states.shelf import Shelf
 from corsage.app.states.state_dir import clear
 from corsage.app.states.state_files import Files
-from corsage.app.states.store import PersonalStore, database_of
+from corsage.app.states.store import InContext, PersonalStore, database_of
 from corsage.core.messages.wire import Task
 
 OPEN_DATABASES = 4

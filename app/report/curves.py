@@ -9,8 +9,7 @@ from typing import Any
 from corsage.app.output.summary import Result, Row, curve_of, evaluated, shared_measure
 from corsage.app.report import result_fields
 from corsage.app.report.chart import Axis, Chart, Series, kind_of, limits, thinned
-from corsage.app.report.result_fields import named
-from corsage.core.measures import Measure, measure_of
+from corsage.core.measures import MEASURES, Measure, measure_of
 
 BANDS = 4
 """Strategies of which each still gets its band; more of them would only be mud."""
@@ -29,7 +28,7 @@ def learning_charts(results: Sequence[Result], rows: Sequence[Row] = ()) -> list
     main = shared_measure(results)
     charts = [measure_chart(results, rows, main, x) for x in AGAINST]
     for name in other_measures(rows, main):
-        charts += [measure_chart(results, rows, named(name), x, extra=True) for x in AGAINST]
+        charts += [measure_chart(results, rows, MEASURES[name], x, extra=True) for x in AGAINST]
     for field in LOSSES:
         charts += [loss_chart(results, rows, field, x) for x in AGAINST]
     return [chart for chart in charts if chart.series]

@@ -13,10 +13,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from corsage.app.output import answer
 from corsage.app.output.answer import of_all_rows
 from corsage.app.output.summary import Result, Row, findings_section
-from corsage.app.report import answers, divisions, estimates, result_fields, words
-from corsage.app.report.chart import Figure
+from corsage.app.report import divisions, estimates, result_fields, words
+from corsage.app.report.chart import Axis, Chart, Figure, Series, limits
 from corsage.app.report.curves import learning_charts
 from corsage.app.report.now import Now, so_far
 from corsage.app.report.people import people_charts, table, user_table
@@ -75,7 +76,7 @@ def page(
     body = [
         f'<p class="soft">Run {escape(name)}, Corsage {escape(version)}</p>',
         now.section() if now else "",
-        answers.lead(results),
+        lead(results),
         words.headline(shown, drawn) if shown else "",
         words.notes(shown, failed or {}),
         section("Learning", drawn.legend(), drawn.views(parts["learning"])),
@@ -118,7 +119,7 @@ def figures(
         "learning": [] if of_all_rows(results) else [*learning_charts(shown or results, rows)],
         "users": [*strips, *people_charts(results)],
         "estimates": [*estimates.caterpillars(results)],
-        "residuals": [*answers.residuals(results)],
+        "residuals": [*residuals(results)],
     }
 
 
@@ -199,3 +200,42 @@ def command(config: Mapping[str, Value]) -> str:
         changed["seed"] = config["seed"]
     words = [shlex.quote(f"{n}={word(v)}") for n, v in changed.items() if n not in NOT_AGAIN]
     return " ".join(["python run_simulation.py", *words])
+
+
+def lead(results: Sequence[Result]) -> str:
+    """The sentence, and the numbers of the fit; empty for a plain comparison."""
+    first, *rest = answer.lines(results) or [""]
+    lines = "".join(f'<p class="soft">{escape(line)}</p>\n' for line in rest)
+    return f"<p><strong>{escape(first)}</strong></p>\n{lines}" if first else ""
+
+
+def residuals(results: Sequence[Result]) -> list[Chart]:
+    """Residuals of the rows that were fitted, by the fitted values."""
+    return [
+        residual_chart(result) for result in results if (result.get("fit") or {}).get("residuals")
+    ]
+
+
+def residual_chart(result: Result) -> Chart:
+    """One row's residuals."""
+    points = sorted(result["fit"]["residuals"])
+    x, y = [point[0] for point in points], [point[1] for point in points]
+    name, (low, high) = str(result["strategy"]), limits([Series("", y, x)])
+    series = [Series(name, x, y)]
+    count, rows = len(points), result["fit"]["rows"]
+    some = f" Of {rows:,} rows {count:,} are drawn." if count < rows else ""
+    caption = (
+        "Around 0 and equally wide everywhere, if the model is right: a bend is an effect that is "
+        f"not linear, a funnel a variance that grows.{some}"
+    )
+    return Chart(
+        f"{name}: residuals against fitted values",
+        caption,
+        Axis("fitted value", "number", low, high),
+        Axis("residual", "number", *limits(series)),
+        series,
+        ("residuals", name),
+        points=True,
+        zero=0.0,
+        ends=False,
+    )

@@ -24,6 +24,7 @@ from corsage.app.report.chart import (
 )
 from corsage.core.distribution import worst_share
 from corsage.core.measures import Measure, measure_of
+from corsage.core.pairs.hurt import REFERENCES
 
 MOST_NAMED_POINTS = 400
 """Users up to which each is a point that can be asked for its name."""
@@ -92,9 +93,7 @@ def ranks(results: Sequence[Result], measure: Measure, extra: bool = False) -> C
 
 def gains(results: Sequence[Result], kind: str) -> Chart | None:
     """The gain of each user against being alone, or against one model for all."""
-    other = result_fields.reference(
-        results, result_fields.ALONE_ROWS if kind == "alone" else result_fields.TOGETHER_ROWS
-    )
+    other = result_fields.reference(results, REFERENCES[kind])
     if other is None:
         return None
     series = []

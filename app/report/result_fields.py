@@ -1,34 +1,17 @@
-"""Fields of a result's JSON, as the page reads them; older results lack some."""
+"""Fields of a result's JSON, as the page reads them; rows that are not done lack some."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from corsage.app.output.summary import Result, shared_measure
-from corsage.core.measures import MEASURES, RMSE, Measure, measure_of
-
-ALONE_ROWS = ("local", "exact-local")
-TOGETHER_ROWS = ("fedavg", "exact-global")
-"""What a user may be worse off than: with a model of its own, or with one model for all."""
-
-
-def named(name: str) -> Measure:
-    """The measure of that name; of one that this version does not know only its name is known."""
-    unknown = replace(
-        RMSE,
-        name=name,
-        word=name,
-        meaning=name,
-        higher_is_better=True,
-        bounds=(-math.inf, math.inf),
-    )
-    return MEASURES.get(name, unknown)
+from corsage.core.measures import MEASURES, Measure, measure_of
 
 
 def reading_order(user: str) -> list[tuple[int, int, str]]:
@@ -43,7 +26,7 @@ def measures(results: Sequence[Result]) -> list[Measure]:
     """All measures that results have, the table's first."""
     main = shared_measure(results)
     names = {name: None for r in results for name in (r.get("per_user_measures") or {})}
-    return [main, *(named(name) for name in names if name != main.name)]
+    return [main, *(MEASURES[name] for name in names if name != main.name)]
 
 
 def per_user(result: Result, measure: Measure) -> dict[str, float]:
@@ -60,13 +43,6 @@ def per_user(result: Result, measure: Measure) -> dict[str, float]:
 def kinds(found: Mapping[Any, Any]) -> set[tuple[type, type]]:
     """Types of a table's names and of its values, together."""
     return set(zip(map(type, found), map(type, found.values()), strict=True))
-
-
-def texts(found: Mapping[Any, Any]) -> dict[str, str]:
-    """A table of names as it is, if its names and values are texts; else as texts."""
-    if isinstance(found, dict) and kinds(found) <= {(str, str)}:
-        return found
-    return {str(name): str(value) for name, value in found.items()}
 
 
 def everybody(results: Sequence[Result]) -> set[str]:
@@ -87,12 +63,13 @@ def untested(results: Sequence[Result]) -> list[str]:
 
 def clusters(result: Result) -> dict[str, str]:
     """Each user's cluster, or nothing."""
-    return texts(result.get("clusters") or {})
+    found: dict[str, str] = result.get("clusters") or {}
+    return found
 
 
 def known_clusters(results: Sequence[Result]) -> dict[str, str]:
     """Each user's cluster as the data have it, where they do."""
-    found = [texts(own) for r in results if (own := r.get("known_clusters"))]
+    found: list[dict[str, str]] = [own for r in results if (own := r.get("known_clusters"))]
     return found[0] if len(found) == 1 else {u: c for own in found for u, c in own.items()}
 
 
@@ -131,25 +108,17 @@ class Hurt:
 def hurt(results: Sequence[Result]) -> list[Hurt]:
     """Users worse off than alone, or than with one model for all, wherever that can be said."""
     return [
-        h for r in results for kind in ("alone", "together") if (h := hurt_of(r, results, kind))
+        Hurt(
+            str(result["strategy"]),
+            str(one["than"]),
+            kind,
+            one["users"],
+            float(one["share"]),
+            None if (sure := one.get("beyond_noise")) is None else len(sure),
+        )
+        for result in results
+        for kind, one in (result.get("hurt") or {}).items()
     ]
-
-
-def hurt_of(result: Result, results: Sequence[Result], kind: str) -> Hurt | None:
-    """As the result has it, or of an older one as its users' numbers have it."""
-    name, given = str(result["strategy"]), (result.get("hurt") or {}).get(kind)
-    if given:
-        users = [str(user) for user in given.get("users") or ()]
-        sure = given.get("beyond_noise")
-        certain = None if sure is None else len(sure)
-        return Hurt(name, str(given["than"]), kind, users, float(given["share"]), certain)
-    other = reference(results, ALONE_ROWS if kind == "alone" else TOGETHER_ROWS)
-    if other is None or other is result or name.endswith("+new"):
-        return None
-    gains = differences(result, other)
-    users = [user for user, gain in gains.items() if gain < 0]
-    share = len(users) / len(gains) if gains else 0.0
-    return Hurt(name, str(other["strategy"]), kind, users, share)
 
 
 def reference(results: Sequence[Result], names: Iterable[str]) -> Result | None:

@@ -19,7 +19,7 @@ from corsage.app.output.summary import (
 from corsage.app.report import result_fields
 from corsage.app.report.drawing import sample
 from corsage.app.report.shell import Drawn, sorted_table
-from corsage.core.measures import DASH, Measure, measure_of
+from corsage.core.measures import DASH, MEASURES, Measure, measure_of
 from corsage.core.pairs.hurt import NEW_SUFFIX
 
 NOISE_MEANING = (
@@ -193,7 +193,7 @@ def all_measures(results: Sequence[Result], drawn: Drawn) -> str:
     """All measures of all rows, where there are several or pooled ones: mean, spread, pooled."""
     main = shared_measure(results)
     names = {name: None for r in results for name in (r.get("measures") or {})}
-    found = [result_fields.named(name) for name in names]
+    found = [MEASURES[name] for name in names]
     pooled = {m.name for m in found if any(entry(r, m).get("pooled") is not None for r in results)}
     if len(found) < 2 and not pooled:
         return ""

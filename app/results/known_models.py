@@ -21,8 +21,7 @@ from typing import Any
 
 from corsage.core.configuration.held_objects import is_name
 from corsage.core.errors import Refused
-from corsage.core.files import cache_root, parsed, write_atomically
-from corsage.core.rights import private_folder
+from corsage.core.files import cache_root, parsed, private_folder, write_atomically
 
 KNOWN_FILE = "own-models.json"
 MOST_KNOWN = 1000

@@ -12,7 +12,7 @@ from corsage.app.run.checkpoint import found, opened
 from corsage.core.configuration.config import Config
 from corsage.core.configuration.known_keys import idle_keys
 from corsage.core.errors import CannotResume, CheckpointError
-from corsage.core.files import parsed, sealed, unsealed
+from corsage.core.files import sealed, unsealed
 from corsage.core.keys import Value
 from corsage.core.registry import ALGORITHMS
 from corsage.strategies.rounds.ledger import Ledger
@@ -67,7 +67,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         stored = unsealed(folder / "config.json")
         if isinstance(stored.get("run"), str) and isinstance(stored.get("config"), dict):
-            return {**stored, "config": with_work(stored["config"])}
+            return stored
     except FileNotFoundError:
         if not folder.is_dir() or not begun(folder):
             raise not_a_run(folder, EMPTY_FOLDER) from None
@@ -78,29 +78,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     for body in heads(folder):
         config, run = body.get("config"), body["identity"].get("run")
         if config and isinstance(config, dict) and isinstance(run, str):
-            return {"corsage": body.get("corsage", ""), "run": run, "config": with_work(config)}
-    if is_unsealed(folder / "config.json"):
-        raise CannotResume(
-            f"{folder}: written by an earlier version of Corsage: finish the run with it, "
-            "or start a new run."
-        )
+            return {"corsage": body.get("corsage", ""), "run": run, "config": config}
     why = "config.json is damaged, and no checkpoint is there to make it anew"
     raise not_a_run(folder, f"{why}: there is nothing to go on with, start a new run")
-
-
-def with_work(config: dict[str, Any]) -> dict[str, Any]:
-    """A run's keys; of an earlier version's each strategy did the work that its keys say."""
-    return {"work": "as-set", **config}
-
-
-def is_unsealed(path: Path) -> bool:
-    """True if a file is whole, but of a version that did not seal it yet."""
-    try:
-        content = parsed(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    known = isinstance(content, dict) and isinstance(content.get("config"), dict)
-    return known and "seal" not in content
 
 
 def not_a_run(folder: Path, why: str) -> CannotResume:

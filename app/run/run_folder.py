@@ -25,7 +25,6 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from corsage.app.output.progress import watcher
@@ -63,7 +62,7 @@ from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.callbacks import Callback
 
 if TYPE_CHECKING:
-    from corsage.app.tracking.tools import Trackers
+    from corsage.app.tracking.tracker import Trackers
 
 AnyStrategy = Strategy[Any, Any]
 
@@ -133,12 +132,7 @@ class RunFolder:
         warn_if_untested()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self.trackers is not None:
             self.trackers.close()
         self.lock.release()

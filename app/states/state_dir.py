@@ -19,8 +19,7 @@ from typing import Any
 
 from corsage.app.states.state_files import EXPERIMENT_FILE, is_ours, is_state, remove_states
 from corsage.core.errors import ConfigError
-from corsage.core.files import parsed
-from corsage.core.rights import OTHERS_RIGHTS, POSIX, WRITE, private_folder
+from corsage.core.files import OTHERS_RIGHTS, POSIX, WRITE, parsed, private_folder
 
 KEEP_RUNS = 10
 _RUN = re.compile(r"-([0-9a-f]{12})(?=-|$)")

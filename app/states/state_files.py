@@ -20,8 +20,7 @@ from safetensors.numpy import load, save
 from corsage.app.states.shelf import Kept
 from corsage.core.arrays import Arrays
 from corsage.core.errors import StateLost
-from corsage.core.files import UNSTAMPED, intact, stamp, write_atomically
-from corsage.core.rights import private_folder
+from corsage.core.files import UNSTAMPED, intact, private_folder, stamp, write_atomically
 
 STATE_ENDING = ".safetensors"
 EXPERIMENT_FILE = ".experiment"

@@ -13,7 +13,7 @@ from corsage.app.studies.comparison import Study
 from corsage.app.studies.folder import StudyFolder
 from corsage.app.studies.grid import Grid, completed, grid_of
 from corsage.app.studies.workers import Ended
-from corsage.app.tracking.tools import check_tools
+from corsage.app.tracking.tracker import check_tools
 from corsage.core.configuration.config import Config
 from corsage.core.errors import ConfigError, CorsageError
 from corsage.core.files import guarded, write_atomically

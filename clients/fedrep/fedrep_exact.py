@@ -27,7 +27,7 @@ from corsage.networks.exact.exact_heads import Designs
 from corsage.networks.local_training import train_models
 from corsage.networks.user_scores import all_features, outputs_of_models, score
 from corsage.solvers.losses.floor import of_users
-from corsage.strategies.fedrep.exact_keys import QUESTIONS, FedRepExactKeys
+from corsage.strategies.fedrep.exact_state import QUESTIONS, FedRepExactKeys
 
 LARGEST_STRENGTH = 1e15
 """No strength is larger."""

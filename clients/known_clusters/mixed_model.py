@@ -31,8 +31,7 @@ from corsage.solvers.known_clusters.newton_rounds import (
     newton_message,
     travelled,
 )
-from corsage.solvers.known_clusters.variances.covariance import prediction
-from corsage.solvers.known_clusters.variances.laplace import laplace_sums
+from corsage.solvers.known_clusters.variances.covariance import laplace_sums, prediction
 from corsage.solvers.known_clusters.variances.reml import level_sums
 from corsage.solvers.losses.linear_losses import LinearLosses
 from corsage.strategies.known_clusters.clusters.strengths import ties

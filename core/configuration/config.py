@@ -48,18 +48,6 @@ from corsage.core.registry import (
 )
 from corsage.core.training_paths import AUTO
 
-RETIRED: dict[str, str] = {
-    "fedrep-heads=own": "say strategy=fedrep",
-    "fedrep-heads=convex-clustering": "say strategy=fedrep-convex",
-    "fedrep-heads=known-clusters": "say strategy=fedrep-known",
-    "fedrep-heads": "say strategy=fedrep, fedrep-convex or fedrep-known",
-    "fedrep-heads-lambda": "say fedrep-convex-lambda (of strategy=fedrep-convex)",
-    "fedrep-heads-neighbours": "say fedrep-convex-neighbours (of strategy=fedrep-convex)",
-    "fedrep-heads-rho": "say fedrep-convex-rho (of strategy=fedrep-convex)",
-    "fedrep-heads-gamma": "say fedrep-known-gamma (of strategy=fedrep-known)",
-    "fedrep-heads-middle": "say fedrep-known-lambda (of strategy=fedrep-known)",
-}
-"""Keys of earlier versions, or one of their values, and what they are now."""
 AUTOMATIC = "auto"
 """In the place of strategies: those that suit the data (app/automatic.py)."""
 SLIP = 0.85
@@ -197,9 +185,7 @@ def without(values: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
 def check_names(values: Mapping[str, Any]) -> None:
     """Refuse a key that nobody declares."""
     known = defaults()
-    for name, value in values.items():
-        if now := RETIRED.get(f"{name}={value}", RETIRED.get(name, "")):
-            raise ConfigError(f"{name}={value}: no longer a key: {now}.")
+    for name in values:
         if name not in known and name not in unprinted(values):
             close = difflib.get_close_matches(name, known, n=1)
             hint = f" Did you mean {close[0]}?" if close else ""
@@ -220,11 +206,7 @@ def foreign_keys(values: Mapping[str, Any]) -> dict[str, Any]:
     slip, and refused.
     """
     known = {*defaults(), *unprinted(values)}
-    foreign = {
-        name: value
-        for name, value in values.items()
-        if name not in known and name not in RETIRED and f"{name}={value}" not in RETIRED
-    }
+    foreign = without(values, known)
     slips = [n for n in foreign if difflib.get_close_matches(n, known, n=1, cutoff=SLIP)]
     check_names({name: foreign[name] for name in slips})
     return foreign

@@ -53,7 +53,7 @@ class Sums:
 
 
 def sums_of(result: Mapping[str, Any]) -> Sums | None:
-    """The sums in a result; None in one that has none, as of older versions, or damaged ones."""
+    """The sums in a result; None in one that has none, or damaged ones."""
     found, users = result.get("outcomes"), list(result["per_user"])
     if not found:
         return None

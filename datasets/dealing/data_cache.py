@@ -13,7 +13,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b, file_digest
 from pathlib import Path
@@ -23,7 +22,7 @@ import numpy as np
 
 from corsage.core.arrays import Array
 from corsage.core.errors import DataError
-from corsage.core.rights import private_folder, tighten
+from corsage.core.files import private_folder
 
 CACHE_FORMAT = 6  # raise it when the same keys would be prepared in another way
 META = "meta.json"
@@ -65,12 +64,6 @@ def content(mark: Mark) -> str:
 def prepared_folders(root: Path) -> list[Path]:
     """The prepared data in a cache, half made ones of killed processes, too."""
     return [path for path in root.iterdir() if PREPARED.match(path.name) and path.is_dir()]
-
-
-def close_others_out(root: Path) -> None:
-    """Let nobody else read what an earlier version left in the cache."""
-    with suppress(OSError):
-        tighten(prepared_folders(root))
 
 
 def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Array]] | None:

@@ -116,7 +116,6 @@ def check_users(data: FederatedData) -> None:
 @lru_cache(maxsize=4)
 def opened(folder: Path, keys: DataKeys, num_users: int, seed: int) -> FederatedData:
     """The prepared data in `folder`, which is made first if it is not there."""
-    cache.close_others_out(folder.parent)
     found = cache.read_folder(folder)
     if found is None:
         table = load_table(keys)

@@ -1,23 +1,65 @@
-"""From what a caller gives to a table."""
+"""From what a caller gives to a table; of a pandas frame whose each row is, what is left out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from corsage.core.arrays import Array, Floats
 from corsage.core.errors import ConfigError, DataError
-from corsage.datasets.given.framed import is_frame, of_frame
+from corsage.core.tables.cells import empty
+from corsage.core.tables.column_facts import NUMBER, NUMBERED_CLASSES, ColumnFacts
+from corsage.datasets.columns.frame import label_column, typed_columns
+from corsage.datasets.columns.typed import class_note, id_note
 from corsage.datasets.given.given_samples import (
+    LABEL_NAMES,
+    Columns,
     Samples,
     is_hugging_face,
     samples_of,
 )
-from corsage.datasets.given.given_table import is_many, table, table_of, users_of
-from corsage.datasets.given.wanted import Given
-from corsage.datasets.sample_table import Table
+from corsage.datasets.given.given_table import (
+    WHERE,
+    are_numbers,
+    is_many,
+    table,
+    table_of,
+    users_of,
+)
+from corsage.datasets.sample_table import Table, chosen_features, some
+
+
+@dataclass(frozen=True)
+class Given:
+    """Data as a caller gives them.
+
+    Parameters
+    ----------
+    data : users' samples, one pool of samples, or a frame.
+    user, cluster : the column, or one id a sample; of users' samples `{user: cluster}`.
+    label, features : columns of the label and of the input.
+    labels : "classes" or "numbers", if it is said.
+    drop, categories : of a frame, columns that are left out, and numbers that are words.
+    missing : what is done about missing cells; rows without a label are left out, or refused.
+    """
+
+    data: Any
+    user: Any = None
+    cluster: Any = None
+    label: str = ""
+    features: tuple[str, ...] = ()
+    labels: str = ""
+    drop: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    missing: str = "refuse"
+
+    @property
+    def columns(self) -> Columns:
+        """The columns that are meant."""
+        return Columns(self.label, self.features)
 
 
 def read(given: Given) -> Table:
@@ -91,3 +133,94 @@ def of_hugging_face(given: Given) -> Table:
     rest = data.remove_columns([getattr(given, what) for what in apart])
     own = samples_of(rest, given.columns)
     return table(own.x, own.y, apart.get("user"), apart.get("cluster"), None, given.labels)
+
+
+def is_frame(data: Any) -> bool:
+    """Tell whether something is a pandas frame."""
+    return hasattr(data, "columns") and hasattr(data, "iloc")
+
+
+def of_frame(given: Given) -> Table:
+    """A pandas frame: numbers, and words as categories."""
+    named = [name for name in (given.user, given.cluster) if isinstance(name, str)]
+    label = given.label or next((name for name in LABEL_NAMES if name in given.data.columns), "")
+    if not label:
+        raise DataError(
+            f"{WHERE}: label: say which column it is, of {some(all_names(given.data))}."
+        )
+    frame = with_columns(given.data, [*named, label])
+    if len({*named, label}) <= len(named):
+        raise DataError(f"{WHERE}: label, user and cluster must be different columns.")
+    known, note = labelled(frame[label], label, given.missing != "refuse")
+    frame = frame[known]
+    users, clusters = (
+        None if own is None else frame[own] if isinstance(own, str) else np.asarray(own)[known]
+        for own in (given.user, given.cluster)
+    )
+    features = inputs(frame, given, (*named, label))
+    x, facts = typed_columns(frame, features, WHERE, given.categories)
+    forced, numbers = label in given.categories, given.labels == "numbers"
+    y, words = label_column(frame[label], label, WHERE, forced, numbers)
+    said = words or ColumnFacts(label, NUMBER if are_numbers(y, given.labels) else NUMBERED_CLASSES)
+    found = table(x, y, users, clusters, None, given.labels, tuple(facts), said)
+    notes = (*note, *ids_among(facts, x), *class_note(said, found.y))
+    return replace(found, notes=tuple(f"{WHERE}: {one}" for one in notes))
+
+
+def with_columns(frame: Any, names: Sequence[str]) -> Any:
+    """The frame with these columns, of which some may be levels of its index; each name is there
+    once."""
+    levels = [name for name in names if name not in frame.columns and name in frame.index.names]
+    frame = frame.reset_index(level=levels) if levels else frame
+    for name in names:
+        if name not in frame.columns:
+            raise DataError(f"no column {name!r}; there are {some(all_names(frame))}.")
+    if not frame.columns.is_unique:
+        twice = frame.columns[frame.columns.duplicated()][0]
+        raise DataError(f"{WHERE}: the column {str(twice)!r} is there twice; rename one.")
+    return frame
+
+
+def all_names(frame: Any) -> list[str]:
+    """The columns' names, as texts."""
+    return [str(name) for name in frame.columns]
+
+
+def labelled(column: Any, name: str, gaps: bool) -> tuple[Array, tuple[str, ...]]:
+    """Mark the rows with a label, with notes on the others; without `gaps` they are refused."""
+    known = np.array([not empty(cell) for cell in column], dtype=bool)
+    if known.all():
+        return known, ()
+    if not gaps:
+        raise DataError(
+            f"{WHERE}: row {int(np.argmin(known))}, column {name!r}: its label is missing; leave "
+            "the row out, or set missing=mean or flag to have such rows left out."
+        )
+    return known, (f"{int((~known).sum())} rows without a label are left out",)
+
+
+def inputs(frame: Any, given: Given, used: Sequence[str]) -> list[Any]:
+    """The columns that are inputs, by the names that the frame has for them."""
+    by_name = {str(name): name for name in frame.columns}
+    for what, named in (("drop", given.drop), ("category", given.categories)):
+        if unknown := [name for name in named if name not in by_name]:
+            raise DataError(
+                f"{what}-columns: no column {some(unknown)}; there are {some([*by_name])}."
+            )
+    if given.drop and given.features:
+        raise DataError("feature-columns and drop-columns: set one of them; the other follows.")
+    free = [name for name in by_name if name not in used]
+    usual = [name for name in free if name not in given.drop]
+    chosen = chosen_features(given.features, free, usual, WHERE)
+    if not chosen and not given.features:
+        raise DataError(
+            f"{WHERE}: no feature columns beside {some([*used])}; feature-columns=none if that is "
+            "meant."
+        )
+    return [by_name[name] for name in chosen]
+
+
+def ids_among(facts: Sequence[ColumnFacts], x: Floats) -> list[str]:
+    """Notes on columns that seem to number the rows."""
+    notes = [id_note(one.name, x[:, i]) for i, one in enumerate(facts) if one.kind == NUMBER]
+    return [note for note in notes if note]

@@ -16,13 +16,7 @@ import numpy as np
 from corsage.core.arrays import Ints
 from corsage.core.errors import DataError
 from corsage.datasets.data_set import DataSet
-from corsage.datasets.natural.sources import (
-    Source,
-    contents,
-    numbers,
-    often,
-    readable,
-)
+from corsage.datasets.natural.sources import Source, contents, numbers, often, readable
 from corsage.datasets.sample_table import Table
 from corsage.datasets.shared_keys import OwnKeys
 

@@ -26,12 +26,7 @@ from corsage.core.seeding import generator
 from corsage.core.training_paths import AUTO, LAYERS, PATHS, TOGETHER_USERS, Choice, Path
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network, refusing, seeded
-from corsage.networks.gradients import (
-    AutogradLosses,
-    UserLosses,
-    copy_statistics,
-    training,
-)
+from corsage.networks.gradients import AutogradLosses, UserLosses, copy_statistics, training
 from corsage.networks.inspection import running
 from corsage.networks.network import NETWORK_LOCK, Block, Network
 from corsage.networks.together.traced import TracedLosses

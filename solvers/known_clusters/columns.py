@@ -5,7 +5,7 @@ eigenvalues W_i and slopes s_i = Q_i'b_i, all beside each other as columns,
 
     sum P_i = Q diag(W/(1 + rho W)) Q',    sum q_i = Q (s/(1 + rho W)).
 
-Where only some coordinates deviate (partial.py) W and s are those of DAD and Db, and with C = A D Q
+Where only some coordinates deviate (`Partial`) W and s are those of DAD and Db, and with C = A D Q
 
     sum P_i = sum A_i - C diag(rho/(1 + rho W)) C',    sum q_i = sum b_i - C (rho s/(1 + rho W)).
 """
@@ -18,8 +18,7 @@ import numpy as np
 
 from corsage.core.arrays import Floats, Ints
 from corsage.solvers.known_clusters.likelihood import Level
-from corsage.solvers.known_clusters.partial import Partial
-from corsage.solvers.known_clusters.spectra import Spectra
+from corsage.solvers.known_clusters.spectra import Partial, Spectra
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,7 @@ from numpy.typing import ArrayLike
 
 from corsage.core.arrays import Floats, Ints
 from corsage.core.errors import ModelError
-from corsage.solvers.known_clusters.partial import Partial
-from corsage.solvers.known_clusters.spectra import Spectra
+from corsage.solvers.known_clusters.spectra import Partial, Spectra
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ of (3). A user only ever solves a proximal step of its f_i; all duals are at the
 (splitting.py), which solves the penalty's part at the server and needs a tenth of the rounds, and
 `newton` (newton.py) has quadratic models of all f_i there, and ends after five or six rounds. Every
 `convex-certify-every` rounds (with newton: every one) two floats a user make a duality gap
-(round_certificate.py); the run ends when it is below `convex-tolerance`. `fraction-train` is the
+(report.py); the run ends when it is below `convex-tolerance`. `fraction-train` is the
 participation.
 
 A user whose node has left is taken out of the problem; one that comes (again) begins at the mean.
@@ -44,7 +44,6 @@ from corsage.strategies.convex_clustering.keys import (
     rules_of,
     solver_of,
 )
-from corsage.strategies.convex_clustering.lambda_choice import Choice, Found, choose
 from corsage.strategies.convex_clustering.models import (
     check_convex,
     check_ridge,
@@ -53,17 +52,25 @@ from corsage.strategies.convex_clustering.models import (
     to_choose_from,
 )
 from corsage.strategies.convex_clustering.opening import (
+    Choice,
+    Found,
     ask_facts,
     ask_local,
     ask_neighbours,
     check_bounded,
     check_classes,
+    choose,
     name_free,
 )
 from corsage.strategies.convex_clustering.probing import heard, options_of, rows_of, template_of
 from corsage.strategies.convex_clustering.questions import Questions, in_order
-from corsage.strategies.convex_clustering.report import ClusterReport, Solved
-from corsage.strategies.convex_clustering.round_certificate import Certificate, certify, of_newton
+from corsage.strategies.convex_clustering.report import (
+    Certificate,
+    ClusterReport,
+    Solved,
+    certify,
+    of_newton,
+)
 from corsage.strategies.rounds.base import Strategy
 from corsage.strategies.rounds.outgoing import question_to
 from corsage.strategies.rounds.results import Finding

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterable
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -16,14 +17,11 @@ from flwr.serverapp import Grid
 
 from corsage.core.configuration.key_groups import FederationKeys
 from corsage.core.errors import NodesSilent
-from corsage.core.known_devices import KnownDevices, Owner
+from corsage.core.known_devices import NOBODY, KnownDevices, Owner
 from corsage.core.messages.replies import Replies
-from corsage.strategies.devices.exchange import Exchange, exchange
-from corsage.strategies.devices.outlying import outlying
-from corsage.strategies.devices.owners import Owners, digest
+from corsage.strategies.devices.exchange import Exchange, Puller, exchange
 from corsage.strategies.devices.patience import QUERY, Pace, Patience, Pending
-from corsage.strategies.devices.pulling import Puller
-from corsage.strategies.devices.standing import Conduct, Pauses
+from corsage.strategies.devices.standing import Conduct, Pauses, outlying
 
 if TYPE_CHECKING:
     from corsage.strategies.rounds.reception import Reception
@@ -276,3 +274,53 @@ class Devices:
         missing = self.missing
         self.judge(replies)
         self.missing |= missing
+
+
+class Owners:
+    """Tells whose a user's id is: the device's that first had it in the run.
+
+    A device is known by its key, if Flower has one of it, and by a proof that only it can give: a
+    word made of a secret in its state-dir and the name of the run. Flower gives a SuperNode without
+    a key of its own a new one at every start, so a key that changed says nothing, unless the keys
+    are registered.
+
+    Parameters
+    ----------
+    known : the owners that the run remembers.
+    registered : keys are registered, so they stay: an id is never given to another key.
+    """
+
+    def __init__(self, known: KnownDevices, registered: bool = False) -> None:
+        self._known, self._registered = known, registered
+
+    @property
+    def known(self) -> bool:
+        """True if the run remembers any owner."""
+        return bool(self._known.owners)
+
+    def is_same(self, user: str, claim: Owner) -> bool:
+        """True if the device that claims an id is known to be the one that has it."""
+        known = self._known.owners.get(user, NOBODY)
+        by_key = bool(claim.key) and claim.key == known.key
+        return by_key or (bool(claim.proof) and claim.proof == known.proof)
+
+    def refusal(self, user: str, claim: Owner) -> str:
+        """The reason why only its owner may have an id, though that is not there; or nothing."""
+        known = self._known.owners.get(user)
+        if known is None or self.is_same(user, claim):
+            return ""
+        if known.proof:
+            return "it belongs to a device with another state-dir in this run"
+        return "it belongs to another key in this run" if self._registered and known.key else ""
+
+    def enter(self, user: str, claim: Owner) -> None:
+        """Remember who has an id now, if the device could be known again."""
+        if claim != NOBODY:
+            known = self._known.owners.get(user, NOBODY) if self.is_same(user, claim) else NOBODY
+            self._known.owners[user] = Owner(claim.key or known.key, claim.proof or known.proof)
+
+
+def digest(word: bytes | str) -> str:
+    """A short name of a word, which does not tell it; none of an empty one."""
+    data = word.encode() if isinstance(word, str) else word
+    return blake2b(data, digest_size=12).hexdigest() if data else ""

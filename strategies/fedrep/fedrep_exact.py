@@ -39,8 +39,7 @@ from corsage.core.messages.replies import Replies, name_users, reading_order
 from corsage.core.messages.schema import Schema
 from corsage.core.messages.wire import ROWS_BY_USER
 from corsage.core.seeding import generator
-from corsage.strategies.fedrep.exact_keys import FedRepExactKeys
-from corsage.strategies.fedrep.exact_state import EVERYBODY, FedRepExactState
+from corsage.strategies.fedrep.exact_state import EVERYBODY, FedRepExactKeys, FedRepExactState
 from corsage.strategies.fedrep.exact_sums import (
     MOST_NUMBERS,
     check_exact,

@@ -2,7 +2,7 @@
 
 Lyu et al. 2022, Theorem 5.1: gamma_j = 1/s_j^2, lambda = 1/sb^2, in units of the noise. With the
 squared loss restricted maximum likelihood (variances/reml.py), one exchange and
-`known-refine` more; with others EM (variances/laplace.py), a step a round.
+`known-refine` more; with others EM (variances/covariance.py), a step a round.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from corsage.core.arrays import Arrays, Floats
 from corsage.core.errors import RoundFailed
 from corsage.core.messages.replies import Replies
 from corsage.solvers.known_clusters.likelihood import noiseless
-from corsage.solvers.known_clusters.variances.covariance_fit import CovarianceFit
-from corsage.solvers.known_clusters.variances.laplace import (
+from corsage.solvers.known_clusters.variances.covariance import (
     LaplaceSums,
     laplace_sums,
     laplace_variances,
 )
+from corsage.solvers.known_clusters.variances.covariance_fit import CovarianceFit
 from corsage.solvers.known_clusters.variances.reml import (
     RHO_GRID,
     RemlSums,

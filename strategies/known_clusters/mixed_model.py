@@ -33,8 +33,8 @@ from corsage.core.messages.replies import Replies
 from corsage.core.registry import attached
 from corsage.strategies.known_clusters.clusters.cohorts import KnownClusters
 from corsage.strategies.known_clusters.clusters.strengths import Strengths
+from corsage.strategies.known_clusters.coins.coin_keys import check_convex, check_mixed
 from corsage.strategies.known_clusters.coins.conversation import evaluation_of, evaluations_of
-from corsage.strategies.known_clusters.coins.key_checks import check_convex, check_mixed
 from corsage.strategies.known_clusters.inference import inferred
 from corsage.strategies.known_clusters.linear_summary import LinearSummary
 from corsage.strategies.known_clusters.mixed_solution import MOST_COEFFICIENTS, MixedSolution

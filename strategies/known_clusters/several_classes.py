@@ -29,15 +29,13 @@ from corsage.solvers.known_clusters.multinomial import NO_FOLD
 from corsage.strategies.known_clusters.aside import UNGUARDED
 from corsage.strategies.known_clusters.class_descent import (
     MOST_DESCENT_EXCHANGES,
-    Descents,
-    Shape,
-    Told,
-)
-from corsage.strategies.known_clusters.class_strengths import (
     STRENGTH_GRID,
     Candidate,
+    Descents,
     Scale,
+    Shape,
     Strength,
+    Told,
 )
 from corsage.strategies.known_clusters.clusters.cohorts import Cohort
 from corsage.strategies.known_clusters.clusters.strengths import AUTO

@@ -40,8 +40,13 @@ from corsage.strategies.rounds.model_arrays import (
     lean,
     parts_of,
 )
-from corsage.strategies.rounds.opening.training_keys import check_fits, check_learning, settle
-from corsage.strategies.rounds.parameters import Parameters, read_config
+from corsage.strategies.rounds.parameters import (
+    Parameters,
+    check_fits,
+    check_learning,
+    read_config,
+    settle,
+)
 from corsage.strategies.rounds.results import Result, weighted_metrics
 from corsage.strategies.rounds.state import ModelState, arrays_of
 
@@ -246,14 +251,20 @@ class Strategy(Algorithm[K, S], FlowerStrategy):
 M = TypeVar("M", bound=ModelState)
 
 
-class GlobalModel(Strategy[K, M]):
-    """The server holds the whole model w."""
+class OneModel(Strategy[K, M]):
+    """The server holds the whole model w, and users another that is their own."""
 
-    tuned: ClassVar[tuple[str, ...]] = ("head", "all")
+    tuned: ClassVar[tuple[str, ...]] = ("own",)
 
     def initial(self, network: Network) -> M:
         """The first global model, w_0."""
         return cast(M, ModelState(network.initial))
+
+
+class GlobalModel(OneModel[K, M]):
+    """The server holds the whole model w, by which users are judged."""
+
+    tuned: ClassVar[tuple[str, ...]] = ("head", "all")
 
     def extra_evaluations(self) -> dict[str, dict[str, Any]]:
         """NAME+ft and NAME+ft-all, which are the same where the model is a head and no more."""

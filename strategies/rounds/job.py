@@ -20,10 +20,10 @@ from corsage.core.measures import GRADIENT_STEPS, USUAL_MEASURES, Measure, chose
 from corsage.core.messages.replies import Replies, by_cause, name_users, reading_order
 from corsage.core.messages.schema import Schema
 from corsage.core.messages.wire import OUTCOMES, Task, encode_task
+from corsage.strategies.rounds.agreed import Agreed
 from corsage.strategies.rounds.callbacks import Callback, Notes
 from corsage.strategies.rounds.ledger import Ledger
 from corsage.strategies.rounds.members import Members
-from corsage.strategies.rounds.opening.agreed import Agreed
 from corsage.strategies.rounds.state import Built, Progress, Traffic, Updates
 from corsage.strategies.rounds.turns import Question
 

@@ -26,6 +26,7 @@ from corsage.core.messages.replies import Replies, name_users
 from corsage.core.messages.schema import Schema
 from corsage.core.messages.wire import ROWS_BY_USER
 from corsage.core.registry import attached
+from corsage.strategies.rounds.agreed import check_data
 from corsage.strategies.rounds.evaluations import (
     evaluated,
     last_evaluation,
@@ -35,7 +36,6 @@ from corsage.strategies.rounds.evaluations import (
     tell,
 )
 from corsage.strategies.rounds.model_arrays import lean
-from corsage.strategies.rounds.opening.first_data import check_data
 from corsage.strategies.rounds.outgoing import question_to
 from corsage.strategies.rounds.results import LAST_ROUNDS, Result, Summary, weighted_metrics
 from corsage.strategies.rounds.state import not_finite

@@ -16,7 +16,7 @@ from corsage.core.messages.replies import Replies
 from corsage.core.messages.wire import ENDS_THE_RUN, ENDS_THE_STRATEGY
 from corsage.core.registry import attached
 from corsage.core.seeding import generator, some_of
-from corsage.strategies.rounds.opening.agreed import Agreed
+from corsage.strategies.rounds.agreed import Agreed
 from corsage.strategies.rounds.reception import Reception
 from corsage.strategies.rounds.roster import Member, Roster
 from corsage.strategies.rounds.turns import Done, Line, Turn, is_at_home, is_closed

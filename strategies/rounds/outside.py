@@ -16,9 +16,9 @@ from flwr.app import Message
 
 from corsage.core.arrays import Arrays
 from corsage.core.messages.replies import Replies
+from corsage.strategies.rounds.agreed import check_data
 from corsage.strategies.rounds.evaluations import noted, options_of, round_over, tell
 from corsage.strategies.rounds.loop import concluded, is_over, one_round, opened
-from corsage.strategies.rounds.opening.first_data import check_data
 from corsage.strategies.rounds.turns import Question, Script, Turn, again, answers
 
 if TYPE_CHECKING:

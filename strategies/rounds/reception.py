@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from corsage.core.errors import DataError, NodeError, NodesSilent, Refused, line
 from corsage.core.known_devices import NOBODY
 from corsage.core.messages.introduction import read_introduction
-from corsage.strategies.rounds.opening.agreed import Agreed
+from corsage.strategies.rounds.agreed import Agreed
 from corsage.strategies.rounds.roster import Guest, Member, Roster
 from corsage.strategies.rounds.turns import Line, is_at_home, is_closed
 

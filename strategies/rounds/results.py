@@ -20,8 +20,8 @@ from corsage.core.messages.replies import Replies
 from corsage.core.messages.wire import OUTCOMES
 from corsage.core.registry import attached
 from corsage.core.seeding import drawn_count
+from corsage.strategies.rounds.agreed import mark_of
 from corsage.strategies.rounds.judged import Baseline, Judged, Scored, judged, steps_taken
-from corsage.strategies.rounds.opening.first_data import mark_of
 from corsage.strategies.rounds.state import Progress, Traffic
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from corsage.core.messages.introduction import Introduction
 from corsage.core.messages.replies import in_reading_order, name_users
 
 if TYPE_CHECKING:
-    from corsage.strategies.devices.owners import Owners
+    from corsage.strategies.devices.devices import Owners
 
 
 @dataclass(frozen=True, slots=True)

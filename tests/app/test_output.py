@@ -17,12 +17,7 @@ from rich.text import Text
 
 from corsage.app.output.notes import notes
 from corsage.app.output.progress import Progress
-from corsage.app.output.summary import (
-    human_bytes,
-    human_count,
-    human_seconds,
-    summary_table,
-)
+from corsage.app.output.summary import human_bytes, human_count, human_seconds, summary_table
 from corsage.app.output.terminal import Airy, Name, heads, terminal
 from corsage.app.report import plots
 from corsage.app.report.chart import Axis, Chart, Series, Strip, Strips

@@ -16,12 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corsage.app.states.database import Database
-from corsage.app.states.in_context import OTHER_EXPERIMENTS, InContext
 from corsage.app.states.pieces import PiecesInContext, taken_from
 from corsage.app.states.shelf import Kept
 from corsage.app.states.state_dir import clear, state_folder
 from corsage.app.states.state_files import Files, safe_name
-from corsage.app.states.store import PersonalStore
+from corsage.app.states.store import OTHER_EXPERIMENTS, InContext, PersonalStore
 from corsage.core.errors import ConfigError, StateLost, StorageError
 
 

@@ -16,10 +16,9 @@ from corsage import simulate
 from corsage.app.command import run
 from corsage.app.results.metrics import read_rows
 from corsage.app.run.status import group_of
-from corsage.app.tracking import tools
+from corsage.app.tracking import tracker
 from corsage.app.tracking.csv_file import Csv
-from corsage.app.tracking.tools import Trackers
-from corsage.app.tracking.tracker import Numbers, Part, Tracker, of_round
+from corsage.app.tracking.tracker import Numbers, Part, Tracker, Trackers, of_round
 from corsage.core.files import sealed
 from corsage.strategies.rounds.loop import one_round
 from tests.app.test_resume import line_of, only
@@ -207,7 +206,7 @@ def test_a_missing_package_is_refused_before_there_is_a_folder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gone = {"tensorboard": None, "mlflow": None, "wandb": SimpleNamespace(origin=None)}
-    monkeypatch.setattr(tools, "find_spec", lambda n: gone[n] if n == name else find_spec(n))
+    monkeypatch.setattr(tracker, "find_spec", lambda n: gone[n] if n == name else find_spec(n))
     for more in ([], ["seed=0,1"]):
         assert run([*QUICK, *more, f"run-dir={tmp_path}/runs", f"log-to=csv,{name}"], "") == 2
         want = f"corsage: log-to={name}: needs an extra: pip install 'corsage[{name}]'."

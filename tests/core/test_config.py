@@ -17,7 +17,7 @@ from corsage.app.command import run
 from corsage.clients import client_class
 from corsage.core.configuration.catalogue import catalogue, titled
 from corsage.core.configuration.command_line import read_words
-from corsage.core.configuration.config import RETIRED, Config
+from corsage.core.configuration.config import Config
 from corsage.core.configuration.known_keys import defaults
 from corsage.core.errors import ConfigError
 from corsage.core.keys import flatten
@@ -99,15 +99,6 @@ def test_words_and_files_and_the_later_wins(tmp_path: Path) -> None:
         ({"lr": "inf"}, "lr=inf: must be finite."),
         ({"fraction-train": 1.5}, "fraction-train=1.5: must be at most 1."),
         ({"device": "gpu9"}, "device=gpu9: "),
-        ({"fedrep-heads": "own"}, "fedrep-heads=own: no longer a key: say strategy=fedrep."),
-        (
-            {"fedrep-heads": "known-clusters"},
-            "fedrep-heads=known-clusters: no longer a key: say strategy=fedrep-known.",
-        ),
-        (
-            {"fedrep-heads-rho": 0.5},
-            "fedrep-heads-rho=0.5: no longer a key: say fedrep-convex-rho (of strategy=fedrep-con",
-        ),
     ],
 )
 def test_bad_values_are_one_clear_line(values: dict[str, Any], message: str) -> None:
@@ -115,15 +106,6 @@ def test_bad_values_are_one_clear_line(values: dict[str, Any], message: str) -> 
         Config.parse(values)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_what_is_said_of_retired_keys_is_true() -> None:
-    """Each names a strategy and a key that there are."""
-    assert not set(RETIRED) & set(Config.parse().flat())
-    for said in RETIRED.values():
-        words = said.replace("(of ", "").replace(",", "").rstrip(")").split()
-        named = [w.removeprefix("strategy=") for w in words if w not in ("say", "or")]
-        assert named and set(named) <= {*ALGORITHMS, *Config.parse().flat()}
 
 
 def test_fedrep_and_its_neighbours_share_the_epochs_of_the_head() -> None:

@@ -14,7 +14,7 @@ from corsage.app.local_grid import LocalGrid
 from corsage.core.configuration.config import Config
 from corsage.core.configuration.key_groups import DataKeys
 from corsage.core.errors import DataError
-from corsage.core.rights import POSIX
+from corsage.core.files import POSIX
 from corsage.datasets.dealing.data_cache import read_folder
 from corsage.datasets.dealing.federated import opened, simulated
 from corsage.strategies import strategy_class

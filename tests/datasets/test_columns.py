@@ -13,7 +13,7 @@ from corsage.core.errors import DataError
 from corsage.datasets.columns import csv_cells as reading
 from corsage.datasets.data_set import load_table
 from corsage.datasets.shared_keys import CsvKeys
-from corsage.strategies.rounds.opening.first_data import check_data
+from corsage.strategies.rounds.agreed import check_data
 from tests.support.federations import federate
 
 RNG = np.random.default_rng(0)

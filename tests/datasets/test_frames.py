@@ -9,8 +9,7 @@ import pytest
 
 from corsage import fit, simulate
 from corsage.core.errors import ConfigError, DataError
-from corsage.datasets.given.reading import read
-from corsage.datasets.given.wanted import Given
+from corsage.datasets.given.reading import Given, read
 
 pandas = pytest.importorskip("pandas")
 SITES = ["ward 1", "ward 2", "north"] * 4

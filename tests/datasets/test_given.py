@@ -12,8 +12,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 from corsage import fit
 from corsage.core.errors import ConfigError, DataError
 from corsage.datasets.given.given_samples import Columns, samples_of
-from corsage.datasets.given.reading import read
-from corsage.datasets.given.wanted import Given
+from corsage.datasets.given.reading import Given, read
 from corsage.datasets.sample_table import Table
 
 X = np.arange(24, dtype=np.float32).reshape(12, 2)

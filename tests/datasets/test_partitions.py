@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from corsage.core.errors import DataError
 from corsage.core.seeding import generator
-from corsage.datasets.dealing import dirichlet, partitions
+from corsage.datasets.dealing import partitions
+from corsage.datasets.dealing.dealt import by_class, by_user
 
 seeds = st.integers(0, 1000)
 balanced = st.integers(1, 12)
@@ -138,9 +139,9 @@ def test_dirichlet(alpha, num_users, counts, seed):
     labels = np.repeat(np.arange(len(counts)) * 2, counts)  # every other class has no sample
     if len(labels) < 2 * num_users:
         with pytest.raises(DataError, match="too few"):
-            dirichlet.by_user(labels, num_users, generator(seed), alpha=alpha)
+            by_user(labels, num_users, generator(seed), alpha=alpha)
         return
-    parts = dirichlet.by_user(labels, num_users, generator(seed), alpha=alpha)
+    parts = by_user(labels, num_users, generator(seed), alpha=alpha)
     check(parts, len(labels), num_users)
     sizes = [len(part) for part in parts]
     assert sum(sizes) == len(labels) and max(sizes) - min(sizes) <= 1
@@ -151,7 +152,7 @@ def test_dirichlet_alpha_is_heterogeneity():
     labels = np.repeat(np.arange(10), 4000)
 
     def concentration(alpha):
-        parts = dirichlet.by_user(labels, 200, generator(3), alpha=alpha)
+        parts = by_user(labels, 200, generator(3), alpha=alpha)
         shares = np.array([np.bincount(labels[p], minlength=10) / len(p) for p in parts])
         return (shares**2).sum(axis=1).mean()
 
@@ -173,7 +174,7 @@ def test_dirichlet_by_class(alpha, num_users, counts, least, seed):
     """Every sample is dealt once, and every user has enough, or one line says what would do."""
     labels = np.repeat(np.arange(len(counts)) * 2, counts)
     try:
-        parts = dirichlet.by_class(labels, num_users, generator(seed), alpha=alpha, least=least)
+        parts = by_class(labels, num_users, generator(seed), alpha=alpha, least=least)
     except DataError as error:
         assert "too few" in str(error) or "set a larger alpha" in str(error)
         return
@@ -193,7 +194,7 @@ def test_dirichlet_by_class_has_the_shares_of_its_law():
     for alpha in (0.5, 5.0):
         squares = []
         for seed in range(200):
-            parts = dirichlet.by_class(labels, many, generator(seed), alpha=alpha, least=2)
+            parts = by_class(labels, many, generator(seed), alpha=alpha, least=2)
             squares.append(sum((len(part) / len(labels)) ** 2 for part in parts))
         assert np.mean(squares) == pytest.approx((1 + alpha) / (1 + many * alpha), rel=0.05)
 
@@ -203,10 +204,7 @@ def test_dirichlet_by_class_is_as_unequal_as_the_published_split():
     counts = [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958]
     labels = np.repeat(np.arange(10), counts)
     sizes = np.sort(
-        [
-            [len(p) for p in dirichlet.by_class(labels, 20, generator(s), alpha=0.1)]
-            for s in range(200)
-        ]
+        [[len(p) for p in by_class(labels, 20, generator(s), alpha=0.1)] for s in range(200)]
     )
     low, high = np.percentile(sizes[:, [0, -1]], [2.5, 97.5], axis=0)
     assert low[0] < 499 < high[0] and low[1] < 6189 < high[1]
@@ -239,8 +237,8 @@ def test_seeds_decide():
         partitions.iid,
         partitions.shards,
         partitions.classes,
-        dirichlet.by_user,
-        dirichlet.by_class,
+        by_user,
+        by_class,
     ):
         one, again, other = (deal(labels, 8, generator(s)) for s in (1, 1, 2))
         assert all(np.array_equal(a, b) for a, b in zip(one, again, strict=True))

@@ -15,7 +15,7 @@ from corsage.core.errors import DataError
 from corsage.core.tables.agreement import Policy
 from corsage.core.tables.column_facts import ColumnFacts, Moments, TableFacts
 from corsage.strategies import strategy_class
-from corsage.strategies.devices.outlying import outlying
+from corsage.strategies.devices.standing import outlying
 from tests.support.devices import Devices
 from tests.support.federations import Notes
 

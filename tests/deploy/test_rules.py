@@ -22,7 +22,7 @@ from corsage.core.known_devices import KnownDevices
 from corsage.core.messages.wire import Task, encode_task
 from corsage.strategies.devices import devices as devices_of
 from corsage.strategies.devices.exchange import exchange
-from corsage.strategies.rounds.opening.agreed import Agreed
+from corsage.strategies.rounds.agreed import Agreed
 from corsage.strategies.rounds.reception import Reception
 from corsage.strategies.rounds.roster import Roster
 from tests.support.clock import Clock, stopped

@@ -16,11 +16,7 @@ from corsage.core.configuration.config import Config
 from corsage.datasets.dealing.federated import simulated
 from corsage.datasets.user_data import FederatedData
 from corsage.experiments import __main__ as command
-from corsage.experiments.known_clusters import (
-    donors,
-    figure2,
-    grid,
-)
+from corsage.experiments.known_clusters import donors, figure2, grid
 from corsage.experiments.known_clusters.async_l2gd import run_naive
 from corsage.experiments.known_clusters.objective import penalty_gradient
 from corsage.experiments.known_clusters.scores import Scores, constant, difference

@@ -21,7 +21,7 @@ from corsage.networks.network import Network
 from corsage.networks.proximal import Pull
 from corsage.networks.together import parts
 from corsage.networks.together import path_choice as choice
-from corsage.networks.together.joint_descent import losses_of
+from corsage.networks.together.parts import losses_of
 from corsage.networks.together.traced import TracedLosses
 from corsage.networks.training_objective import Objective
 from tests.networks.test_gradients import plain_work

@@ -20,15 +20,7 @@ from corsage.networks.proximal import Pull
 from corsage.networks.together import path_choice as choice
 from corsage.networks.training import batches
 from tests.networks.test_training import orders_for, rows_for
-from tests.support.together import (
-    IMAGES,
-    KEYS,
-    MODELS,
-    VECTORS,
-    Normed,
-    examples,
-    normed,
-)
+from tests.support.together import IMAGES, KEYS, MODELS, VECTORS, Normed, examples, normed
 
 PERSONAL = Words(personal="first.*,second.*,head.*")
 

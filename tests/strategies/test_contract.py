@@ -7,14 +7,7 @@ import pytest
 
 from corsage.core.registry import ALGORITHMS, place_of
 from corsage.strategies import strategy_class
-from tests.support.federations import (
-    ASK_ALL,
-    SEEDLESS,
-    SUITED,
-    federate,
-    reference,
-    same_arrays,
-)
+from tests.support.federations import ASK_ALL, SEEDLESS, SUITED, federate, reference, same_arrays
 
 LEVELS = "random-intercepts"
 """Its users share their slopes, and those of the ellipses differ in nothing else."""

@@ -20,15 +20,7 @@ from corsage.networks.training import StepLoss, sgd
 from corsage.networks.training_objective import Objective, class_weights
 from tests.support.federations import CONVEX, federate, reference, same_arrays
 from tests.support.plain_steps import SCHEDULES
-from tests.support.reference import (
-    KEYS,
-    chosen,
-    examples,
-    final,
-    run,
-    user_batches,
-    users_data,
-)
+from tests.support.reference import KEYS, chosen, examples, final, run, user_batches, users_data
 
 EVERYTHING: dict[str, Any] = {
     "optimizer": "adamw",

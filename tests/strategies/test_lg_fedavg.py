@@ -7,10 +7,7 @@ import pytest
 
 from corsage.core.errors import ConfigError
 from tests.support.federations import federate
-from tests.support.reference import (
-    KEYS,
-    run,
-)
+from tests.support.reference import KEYS, run
 
 BODY, HEAD = 64 * 16 + 16, 16 * 10 + 10
 

@@ -127,7 +127,6 @@ def test_keys_of_the_app_are_named_and_left_alone(caplog: pytest.LogCaptureFixtu
         ({"num_rounds": 3}, "Did you mean num-rounds?"),
         ({"head-epoch": 3, "my-own": 1}, "Did you mean head-epochs?"),
         ({"lr": "fast", "my-own": 1}, "lr=fast: not a number"),
-        ({"fedrep-heads": "own"}, "no longer a key"),
     ],
 )
 def test_a_slip_or_a_bad_value_is_still_an_error(config: dict[str, object], why: str) -> None:

@@ -25,15 +25,7 @@ from corsage.core.errors import ModelError, RoundFailed
 from corsage.core.messages.encoding import decode
 from tests.support.devices import Devices
 from tests.support.federations import CONVEX, KINDS, federate, same_arrays, settings
-from tests.support.reference import (
-    DECAY,
-    KEYS,
-    chosen,
-    examples,
-    run,
-    user_batches,
-    users_data,
-)
+from tests.support.reference import DECAY, KEYS, chosen, examples, run, user_batches, users_data
 
 HEAD, ROUNDS, DRAWN = 16 * 10 + 10, 4, 6
 FC1 = ("fc1.weight", "fc1.bias")

@@ -17,12 +17,7 @@ from corsage.core.configuration.key_groups import ModelKeys, TrainKeys
 from corsage.core.errors import ModelError
 from corsage.networks.batches import Examples
 from corsage.networks.build import build_network
-from corsage.networks.gradients import (
-    AutogradLosses,
-    hessian_product,
-    second_derivatives,
-    training,
-)
+from corsage.networks.gradients import AutogradLosses, hessian_product, second_derivatives, training
 from corsage.networks.network import Network
 from corsage.networks.together import stacked
 from corsage.networks.together.stacked_gradients import StackedLosses
@@ -30,11 +25,7 @@ from corsage.networks.training_objective import Objective
 from corsage.strategies.perfedavg import PerFedAvgKeys
 from tests.support.plain_steps import EPOCHS, perfedavg, played
 from tests.support.quadratic import Quadratics
-from tests.support.reference import (
-    final,
-    run,
-    users_data,
-)
+from tests.support.reference import final, run, users_data
 from tests.support.together import MODELS, network_of
 from tests.support.together import examples as attended
 

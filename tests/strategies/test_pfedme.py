@@ -12,14 +12,7 @@ from torch.nn import functional as F
 from corsage.clients.apfl import Mixture
 from corsage.core.configuration.key_groups import TrainKeys
 from tests.support.quadratic import Quadratics
-from tests.support.reference import (
-    DECAY,
-    chosen,
-    examples,
-    final,
-    run,
-    users_data,
-)
+from tests.support.reference import DECAY, chosen, examples, final, run, users_data
 
 
 def test_many_steps_take_the_gradient_of_the_moreau_envelope() -> None:

@@ -23,7 +23,7 @@ from corsage.core.messages.limits import Limits
 from corsage.core.messages.wire import Settings
 from corsage.networks.local_training import network_on_its_path
 from corsage.networks.together import path_choice as choice
-from corsage.networks.together.joint_descent import descended
+from corsage.networks.together.parts import descended
 from corsage.networks.together.path_choice import Choice
 from tests.support.federations import federate, same_arrays
 from tests.support.resuming import Resume, Stop

@@ -4,9 +4,8 @@ All essentials are on the page without it. It only ever writes text into the pag
 the page lets no other script run. It is kept in Python for an app bundle takes no other files.
 """
 
-from corsage.app.report.scripts.basics import BASICS
+from corsage.app.report.scripts.basics import BASICS, RELOADING
 from corsage.app.report.scripts.pointer import POINTER
-from corsage.app.report.scripts.reloading import RELOADING
 from corsage.app.report.scripts.sorting import SORTS, TABLE
 from corsage.app.report.scripts.toggles import TOGGLES
 

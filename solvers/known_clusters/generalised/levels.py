@@ -12,7 +12,8 @@ second derivatives is complete: the same as that of all effects at once. Users s
 its slope G in the directions A, of B and K at a theta_j; the server takes them for the functions,
 and so finds v_j on the way. The same four of a unit's clusters are the unit's: any number of levels
 is integrated out so, one after the other. G's Hessian has the third derivatives of A_j that the
-Hessian of a logarithm of a determinant needs: all is exact where v_j is at its best.
+Hessian of a logarithm of a determinant needs: all is exact where v_j is at its best. L is a lower
+triangular root of a covariance that is linear in tau (`layouts`).
 """
 
 from __future__ import annotations

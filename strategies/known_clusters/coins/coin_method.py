@@ -25,6 +25,7 @@ from corsage.strategies.known_clusters.clusters.strengths import Strengths, give
 from corsage.strategies.known_clusters.coins.coin_keys import (
     CoinKeys,
     CoinState,
+    check_coins,
     check_end,
     fixed_settings,
     spelled,
@@ -39,7 +40,6 @@ from corsage.strategies.known_clusters.coins.conversation import (
     evaluation_of,
     evaluations_of,
 )
-from corsage.strategies.known_clusters.coins.key_checks import check_coins
 from corsage.strategies.known_clusters.coins.schedule import CoinSchedule, hierarchy_of
 from corsage.strategies.rounds.algorithm import EVALUATED_AT_ONCE
 from corsage.strategies.rounds.base import Strategy

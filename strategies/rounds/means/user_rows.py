@@ -6,6 +6,7 @@ A user that leaves keeps its row, one that comes later gets the last.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,9 @@ from numpy.typing import NDArray
 from corsage.core.arrays import Array, Floats, Floats32, Ints
 from corsage.core.messages.replies import Replies
 from corsage.core.messages.schema import capped
+
+if TYPE_CHECKING:
+    from corsage.strategies.rounds.job import Job
 
 
 def places(known: Sequence[str], users: Sequence[str]) -> Ints:
@@ -60,3 +64,11 @@ def cluster_means(
     full = total > 0
     means[full] = sums[full] / total[full, None]
     return means
+
+
+def share_of_all(job: Job, weight: float) -> np.float32:
+    """The share of all users, by what they weigh, that users of this weight are."""
+    members = [job.members.everybody[user] for user in job.members.users]
+    by_examples = job.config.train.weighting == "examples"
+    samples = np.array([member.train if by_examples else 1 for member in members], np.float64)
+    return np.float32(weight / capped(samples, job.config.federation.max_share).sum())

@@ -20,6 +20,7 @@ from corsage.app.report.people import CELLS, people_charts, table
 from corsage.app.report.style import looks
 from corsage.app.report.trees import Tree, drawing, joined, trees
 from corsage.core.measures import ACCURACY, MEASURES
+from corsage.core.pairs.hurt import with_hurt
 from tests.support.reports import EVIL, Json, a_run, rmse_run, with_everything
 
 
@@ -143,8 +144,8 @@ def test_gains_are_paired_and_signed_by_the_measure() -> None:
     )
 
 
-def test_who_is_hurt_comes_from_the_result_or_from_an_older_ones_users() -> None:
-    results, _ = a_run()
+def test_who_is_hurt_comes_from_the_result() -> None:
+    results = with_hurt(a_run()[0])
     found = {(h.strategy, h.than): h for h in result_fields.hurt(results)}
     assert set(found) == {
         ("fedrep", "local"),
@@ -163,14 +164,14 @@ def test_who_is_hurt_comes_from_the_result_or_from_an_older_ones_users() -> None
 def test_differences_of_rounding_hurt_nobody() -> None:
     results, _ = a_run(("fedrep", "local"))
     results[0]["per_user"] = {u: v * (1 - 1e-15) for u, v in results[1]["per_user"].items()}
-    assert result_fields.hurt(results)[0].users == []
+    assert result_fields.hurt(with_hurt(results))[0].users == []
 
 
 def test_the_table_has_every_user_measure_and_cluster() -> None:
     results, _ = with_everything()
     found = table(results)
     titles = [(c["title"], c["measure"]) for c in found["columns"]]
-    auc = result_fields.named("auc").title
+    auc = MEASURES["auc"].title
     assert titles[0] == ("user", "") and ("test samples", "") in titles
     assert ("fedrep: cluster", "") in titles and ("local", auc) in titles
     assert found["users"] == found["shown"] == 21  # the one without test samples, too
@@ -214,11 +215,6 @@ def test_a_caterpillar_goes_from_the_lowest_to_the_highest() -> None:
     (series,) = charts[0].series
     assert list(series.y) == sorted(series.y)
     assert series.high[0] - series.low[0] == pytest.approx(4 * 0.98 * 0.2, rel=1e-3)
-
-
-def test_an_unknown_measure_keeps_its_name() -> None:
-    assert result_fields.named("accuracy") is MEASURES["accuracy"]
-    assert result_fields.named("kappa").title == "kappa"
 
 
 def test_thinning_keeps_both_ends() -> None:

@@ -13,13 +13,12 @@ import pytest
 
 from corsage.app.command import run
 from corsage.app.report import document as report
-from corsage.app.report import result_fields as fields
 from corsage.app.report import shell
 from corsage.app.report.words import without_tests
 from corsage.core.configuration.key_groups import GROUPS
 from corsage.core.configuration.known_keys import OF_SOME, known_keys
 from corsage.core.keys import Value
-from corsage.core.measures import RMSE
+from corsage.core.measures import MEASURES, RMSE
 from tests.support.reports import EVIL, QUOTED, a_run, with_everything
 
 VOID = ("meta", "br", "input", "use", "path", "circle")
@@ -86,7 +85,7 @@ def test_it_is_whole_escaped_and_alone(tmp_path: Path, flat: dict[str, Value]) -
     assert "Never drawn: 3 of 50 (fedrep, fedavg, local)." in tags.text
     assert "1 user has no test samples and is in no number" in tags.text
     assert "no better than always answering" in tags.text
-    assert fields.named("auc").title in tags.text and "pooled" in tags.text
+    assert MEASURES["auc"].title in tags.text and "pooled" in tags.text
 
 
 @pytest.mark.parametrize(("users", "said"), [(["a"], "1 user has"), (["a", "b"], "2 users have")])

@@ -25,10 +25,7 @@ from corsage.solvers.known_clusters.coins.katyusha import (
     pull_estimate,
     thrifty,
 )
-from corsage.solvers.known_clusters.coins.settings import (
-    Parameters,
-    largest_step,
-)
+from corsage.solvers.known_clusters.coins.settings import Parameters, largest_step
 from corsage.solvers.known_clusters.hierarchy import Hierarchy, alpha_of
 from tests.support.clustered_losses import Quadratics, faces, hierarchy_of, pull_matrix
 

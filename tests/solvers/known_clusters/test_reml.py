@@ -18,8 +18,8 @@ from corsage.core.errors import ModelError
 from corsage.solvers.known_clusters import likelihood
 from corsage.solvers.known_clusters.likelihood import between
 from corsage.solvers.known_clusters.mixed_model import ClusterSums, centres, personal
-from corsage.solvers.known_clusters.variances.covariance import covariances
-from corsage.solvers.known_clusters.variances.laplace import (
+from corsage.solvers.known_clusters.variances.covariance import (
+    covariances,
     laplace_sums,
     laplace_variances,
 )

@@ -11,7 +11,7 @@ from corsage.solvers.known_clusters.blocks import InLanes, OneByOne, Sums
 from corsage.solvers.known_clusters.columns import Columns
 from corsage.solvers.known_clusters.likelihood import Level as Said
 from corsage.solvers.known_clusters.mixed_model import shrunk
-from corsage.solvers.known_clusters.partial import Partial
+from corsage.solvers.known_clusters.spectra import Partial
 from corsage.solvers.known_clusters.tree import Tree, levels_of
 from corsage.solvers.known_clusters.variances.ratios import RATIOS, Close, Profile
 from corsage.solvers.known_clusters.variances.scoring import Scoring, local_full, local_lines

@@ -15,7 +15,7 @@ from corsage.strategies.convex_clustering.convex_clustering import (
     ConvexClustering,
     ConvexClusteringState,
 )
-from corsage.strategies.convex_clustering.lambda_choice import Choice
+from corsage.strategies.convex_clustering.opening import Choice
 from corsage.strategies.rounds.state import restored, stored
 from tests.support.at_hand import central
 from tests.support.convex_runs import certificate, cluster

@@ -16,8 +16,8 @@ from corsage.strategies.convex_clustering.convex_clustering import ConvexCluster
 from corsage.strategies.convex_clustering.probing import convex, whole
 from corsage.strategies.convex_clustering.questions import Questions, in_order
 from corsage.strategies.convex_clustering.remote_losses import RemoteUsers
+from corsage.strategies.rounds.agreed import check_data
 from corsage.strategies.rounds.job import Job
-from corsage.strategies.rounds.opening.first_data import check_data
 from corsage.strategies.rounds.turns import played
 from tests.support.at_hand import central
 from tests.support.federations import Notes, settings

@@ -18,15 +18,15 @@ from corsage.solvers.convex_clustering.reading import refitted_models
 from corsage.solvers.convex_clustering.summary import Reading, fully_read, plainly_read
 from corsage.strategies.convex_clustering.convex_clustering import ConvexClustering
 from corsage.strategies.convex_clustering.graph import Graph
-from corsage.strategies.convex_clustering.lambda_choice import Choice
+from corsage.strategies.convex_clustering.opening import Choice
 from corsage.strategies.convex_clustering.report import (
+    Certificate,
     ClusterReport,
     Solved,
     bounds,
     cluster_rows,
     members,
 )
-from corsage.strategies.convex_clustering.round_certificate import Certificate
 from tests.support.federations import settings
 from tests.support.points import points
 

@@ -15,7 +15,7 @@ from torch import nn
 import corsage
 from corsage.app.client_app import app, make_client_app
 from corsage.app.local_grid import LocalGrid
-from corsage.app.run.server_models import held
+from corsage.app.run.model_files import held
 from corsage.benchmarks.attack import lying, times
 from corsage.clients.fedrep.end_heads import EndHeadsClient
 from corsage.core.configuration.config import Config

@@ -26,15 +26,8 @@ from corsage.strategies.known_clusters.coins.coin_keys import (
 )
 from corsage.strategies.known_clusters.coins.coin_server import RUNAWAY, StepCheck
 from corsage.strategies.known_clusters.coins.conversation import Answer
-from corsage.strategies.known_clusters.coins.schedule import (
-    CoinSchedule,
-    hierarchy_of,
-    legs,
-)
-from corsage.strategies.known_clusters.coins.server_rows import (
-    AsyncAL2SGDState,
-    ServerRows,
-)
+from corsage.strategies.known_clusters.coins.schedule import CoinSchedule, hierarchy_of, legs
+from corsage.strategies.known_clusters.coins.server_rows import AsyncAL2SGDState, ServerRows
 from tests.support.known_users import hosting
 
 HOSTS = {1: {"a": ["1", "2"], "b": ["3"]}, 2: {"b": ["4", "5"]}}

@@ -19,7 +19,7 @@ from corsage.app.run.recorder import Recorder
 from corsage.core.configuration.config import Config
 from corsage.core.errors import NodeError
 from corsage.strategies.fedavg import FedAvg
-from corsage.strategies.rounds.opening.first_data import check_data
+from corsage.strategies.rounds.agreed import check_data
 from corsage.strategies.rounds.results import Finding
 from corsage.strategies.rounds.state import Progress as Where
 from tests.support.federations import SMALL, Notes

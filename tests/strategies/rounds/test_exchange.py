@@ -14,7 +14,7 @@ from corsage.core.configuration.config import Config
 from corsage.core.errors import DataError, NodeError
 from corsage.strategies.devices.exchange import PRESENCE_SECONDS, exchange
 from corsage.strategies.rounds import reception
-from corsage.strategies.rounds.opening.agreed import Agreed
+from corsage.strategies.rounds.agreed import Agreed
 from corsage.strategies.rounds.reception import Reception
 from corsage.strategies.rounds.roster import Roster
 from tests.support.clock import Clock, stopped

@@ -22,8 +22,8 @@ from corsage.core.known_devices import KnownDevices, Owner
 from corsage.core.messages.fields import columns_of
 from corsage.core.messages.introduction import SAMPLES, Introduction, read_introduction
 from corsage.strategies import strategy_class
-from corsage.strategies.devices.owners import Owners
-from corsage.strategies.rounds.opening.first_data import check_data
+from corsage.strategies.devices.devices import Owners
+from corsage.strategies.rounds.agreed import check_data
 from tests.support.federations import Notes, federate, reference, same_arrays, settings
 from tests.support.grids import At
 

@@ -1,1 +1,0 @@
-"""Before round 1: what nodes say of their data, what follows from it, and what is refused."""
