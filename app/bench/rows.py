@@ -16,7 +16,7 @@ from corsage.app.bench.sets import ALONE_ROW, CONSTANT_ROW, TOGETHER_ROW, rows_o
 from corsage.app.studies.over_seeds import Difference, StudyRow
 from corsage.core.arrays import Floats
 from corsage.core.measures import Measure, measure_of
-from corsage.core.pairs.hurt import Hurt, Row, compared
+from corsage.core.pairs.hurt import Row, compared
 from corsage.core.pairs.noise import sums_of
 
 NEW_SAMPLES = (5, 20, 0)
@@ -226,11 +226,9 @@ def paired(one: Entry, other: Entry) -> Iterator[tuple[Floats, Floats]]:
 
 def shares(one: Entry, other: Entry) -> tuple[float, float | None] | None:
     """The shares of users worse off than in another row: all, and beyond noise; over seeds."""
-    found: list[Hurt] = []
-    for seed in sorted(one.results.keys() & other.results.keys()):
-        rows = [hurt_row(entry.results[seed], entry.row) for entry in (one, other)]
-        if worse := compared(*rows):
-            found.append(worse)
+    seeds = sorted(one.results.keys() & other.results.keys())
+    pairs = [[hurt_row(entry.results[seed], entry.row) for entry in (one, other)] for seed in seeds]
+    found = [worse for pair in pairs if (worse := compared(*pair))]
     if not found:
         return None
     beyond = [each.share_beyond_noise for each in found]
@@ -240,17 +238,15 @@ def shares(one: Entry, other: Entry) -> tuple[float, float | None] | None:
 
 def hurt_row(result: Json, name: str) -> Row:
     """A row of a line as users are compared in it."""
-    untrained = frozenset(result.get("untrained") or ())
-    return Row(name, measure_of(result), result["per_user"], 0.0, sums_of(result), untrained)
+    new = frozenset(result.get("untrained") or ())
+    return Row(name, measure_of(result), result["per_user"], 0.0, sums_of(result), new)
 
 
 def better(one: Entry, other: Entry) -> tuple[int, int]:
     """Users who have more of a row than of a constant answer, over all seeds, and their number."""
-    won = total = 0
-    for mine, theirs in paired(one, other):
-        won += int((one.measure.merit(mine) > one.measure.merit(theirs)).sum())
-        total += len(mine)
-    return won, total
+    merit = one.measure.merit
+    won = [merit(mine) > merit(theirs) for mine, theirs in paired(one, other)]
+    return sum(int(seed.sum()) for seed in won), sum(map(len, won))
 
 
 @dataclass(frozen=True)
