@@ -235,6 +235,18 @@ def test_commands_print_what_is_shown(
         assert "exact-global" in shown
 
 
+def test_the_tables_of_record_are_what_their_lines_say(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    assert run(["bench", "--show", str(ROOT / "docs" / "benchmark")], "") == 0
+    printed = {" ".join(line.split()) for line in capsys.readouterr().out.splitlines()}
+    tables = blocks(text_of("docs/benchmark.md"), "")
+    assert len(tables) >= 3
+    for line in (line for table in tables for line in table.splitlines()):
+        assert " ".join(line.split()) in printed, line
+
+
 # The recipe.
 
 

@@ -420,16 +420,6 @@ def test_any_damage_leaves_the_numbers_or_one_line(
     assert numbers(folder) == numbers(whole), done
 
 
-def test_a_run_of_an_earlier_version_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its `config.json` is not damaged: it had no seal yet."""
-    stored = {"corsage": "0.0", "run": "a", "config": Config.parse().flat()}
-    (tmp_path / "config.json").write_text(json.dumps(stored))
-    assert run(["--resume", str(tmp_path)], "") == 2
-    assert "finish the run with it" in line_of(capsys)
-
-
 def test_a_run_killed_before_it_began_says_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from corsage.core.configuration.key_groups import DataKeys
 from corsage.core.errors import DataError
 from corsage.core.files import POSIX
 from corsage.datasets.dealing.data_cache import read_folder
-from corsage.datasets.dealing.federated import opened, simulated
+from corsage.datasets.dealing.federated import simulated
 from corsage.strategies import strategy_class
 
 RIGHTS = pytest.mark.skipif(not POSIX, reason="this system's folders have no such rights")
@@ -41,24 +40,6 @@ def test_prepared_data_are_their_owners(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert len(list(root.rglob("*.npy"))) > 1 and readable(tmp_path) == []
-
-
-@RIGHTS
-def test_what_an_earlier_version_left_is_closed(tmp_path: Path) -> None:
-    """Also what is not asked for, and what a killed process left; but nothing of the user's own."""
-    keys = keys_at(tmp_path)
-    simulated(keys, 6, 0)
-    simulated(replace(keys, max_train_samples=4), 6, 0)
-    for path in [*tmp_path.rglob("*")]:
-        path.chmod(0o755 if path.is_dir() else 0o644)
-    (folder, _) = tmp_path.iterdir()
-    (tmp_path / f".{folder.name}-x1").mkdir(mode=0o755)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine").chmod(0o755)
-    rights = tmp_path.stat().st_mode
-    opened.cache_clear()
-    simulated(keys, 6, 0)
-    assert readable(tmp_path) == ["mine: 755"] and tmp_path.stat().st_mode == rights
 
 
 def test_a_folder_of_another_account_is_named(

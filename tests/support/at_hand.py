@@ -13,6 +13,7 @@ from corsage.core.losses import SQUARED_HINGE
 from corsage.datasets.dealing.federated import simulated
 from corsage.networks.training import to_tensors
 from corsage.solvers.convex_clustering.expansions import Expansion, Probe, answer
+from corsage.solvers.convex_clustering.pdmm import absorb, centres
 from corsage.solvers.losses.convex import Losses
 from corsage.solvers.losses.held_out import Fold, HeldOut
 from corsage.solvers.losses.linear_losses import LinearLosses
@@ -32,6 +33,14 @@ def central(**keys: Any) -> LinearLosses:
         inputs.double(), torch.from_numpy(labels.copy()), sizes,
         loss=SQUARED_HINGE, scale="mean", ridge=0.001,
     )  # fmt: skip
+
+
+def step(
+    state: Any, solve: Any, edges: Any, lam: float, settings: Any, users: Any, pairs: Any
+) -> Any:
+    """One iteration: x of the users and z of the pairs from the same state, then the duals."""
+    p, kappa = centres(state, edges, settings.rho, settings.eta, users)
+    return absorb(state, users, solve(users, p, kappa), edges, lam, settings, pairs)
 
 
 class AtHand:

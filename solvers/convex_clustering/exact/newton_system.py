@@ -114,7 +114,9 @@ class System:
         inverse = np.asarray(np.linalg.inv(own), np.float64)
 
         def operator(product: Solve) -> LinearOperator:
-            return LinearOperator(2 * (g.size,), lambda v: product(v.reshape(g.shape)).ravel())
+            return LinearOperator(
+                2 * (g.size,), lambda v: product(v.reshape(g.shape)).ravel(), dtype=np.float64
+            )  # without dtype it is tried on integers
 
         near = operator(partial(_times, inverse))
         x, _ = cg(operator(self.times), -g.ravel(), rtol=tolerance, maxiter=LIMIT, M=near)

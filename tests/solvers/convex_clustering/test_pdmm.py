@@ -20,7 +20,6 @@ from corsage.solvers.convex_clustering.pdmm import (
     BALANCE_EVERY,
     PdmmState,
     Settings,
-    absorb,
     balanced,
     centres,
     chosen_pairs,
@@ -32,6 +31,7 @@ from corsage.solvers.convex_clustering.pdmm import (
     start_rho,
     update_pairs,
 )
+from tests.support.at_hand import step
 from tests.support.points import points, stepped
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -66,12 +66,6 @@ def solver(losses):
         return stepped(losses, users, p, kappa)
 
     return solve
-
-
-def step(state, solve, edges, lam, settings, users, pairs):
-    """One iteration: x of the users and z of the pairs from the same state, then the duals."""
-    p, kappa = centres(state, edges, settings.rho, settings.eta, users)
-    return absorb(state, users, solve(users, p, kappa), edges, lam, settings, pairs)
 
 
 @given(SEEDS)

@@ -16,7 +16,7 @@ from corsage.solvers.convex_clustering.exact import sum_of_norms
 from corsage.solvers.convex_clustering.exact.edges import Edges
 from corsage.strategies.convex_clustering.convex_clustering import ConvexClustering
 from corsage.strategies.convex_clustering.keys import ConvexClusteringKeys
-from tests.support.at_hand import central
+from tests.support.at_hand import central, step
 from tests.support.convex_runs import certificate, cluster
 from tests.support.federations import federate
 from tests.support.known_users import SEVERAL, Users, several, users_of
@@ -75,7 +75,7 @@ def test_pdmm_in_a_federation_is_the_servers_pdmm_with_all_losses_at_hand() -> N
 
     for _ in range(25):
         own = pdmm.Settings(1.5)
-        state = pdmm.step(state, solve, edges, 0.03, own, everyone, slice(None))
+        state = step(state, solve, edges, 0.03, own, everyone, slice(None))
     for what in ("x", "z", "mu", "muh"):
         found = getattr(strategy.solver, what)
         assert found == pytest.approx(getattr(state, what), abs=1e-9), what
@@ -119,7 +119,7 @@ def test_pdmm_of_several_classes_is_algorithm_1(tmp_path: Path) -> None:
     for _ in range(3):
         own = pdmm.Settings(0.3)
         solve = lambda _, p, kappa: plain_step(users, p, kappa, 0.01)  # noqa: E731
-        state = pdmm.step(state, solve, edges, 0.02, own, everyone, slice(None))
+        state = step(state, solve, edges, 0.02, own, everyone, slice(None))
     assert np.abs(strategy.solver.x - state.x).max() < 1e-10
     assert np.abs(strategy.solver.mu - state.mu).max() < 1e-10
 
