@@ -16,8 +16,8 @@ from corsage.app.bench.protocol import Json, config_of, described, digest
 from corsage.app.bench.sets import CONSTANT_ROW
 from corsage.core.configuration.config import Config
 
-COMPARED_FIELDS = ("config", "config_hash", "data", "failed", "versions")
-"""Fields of a line that are compared besides its rows."""
+COMPARED_FIELDS = ("config", "config_hash", "data", "versions")
+"""Fields of a line that are compared besides its rows, and besides whether it failed."""
 
 
 def differences(
@@ -33,6 +33,8 @@ def differences(
         again["config"] = {k: v for k, v in again["config"].items() if k in line["config"]}
         again["config_hash"] = digest(again["config"])  # keys that came since are as they were
         found += [f"{name} is another" for name in COMPARED_FIELDS if again[name] != line[name]]
+        if bool(again["failed"]) != bool(line["failed"]):  # words may have become better ones
+            found.append(again["failed"] or f"it failed: {line['failed']}")
     for row, result in line["rows"].items():
         new = again["rows"].get(row, {})
         for name, value in result.items():
