@@ -23,7 +23,7 @@ from corsage.core.seeding import generator, some_of
 BENCH = """\
 usage: corsage bench [--plan] [--quick] [--only METHOD@SET,...] [--mine FILE]
                      [data-dir=DIR] [run-dir=DIR] [study-workers=N]
-       corsage bench --resume [FOLDER] [--only METHOD@SET,...] [--mine FILE]
+       corsage bench --resume [FOLDER] [--only METHOD@SET,...] [--mine FILE] [data-dir=DIR]
        corsage bench --show FOLDER | FILE.jsonl[.xz]
 
   Tunes every method on every data set alike (8 trials, judged on validation data), trains the best
@@ -40,7 +40,7 @@ usage: corsage bench [--plan] [--quick] [--only METHOD@SET,...] [--mine FILE]
   study-workers=N  runs at the same time; by itself as many as there are cores
 """
 VERIFY = """\
-usage: corsage verify CELL [FOLDER | FILE.jsonl[.xz]] [engine=ray] [num-nodes=N]
+usage: corsage verify CELL [FOLDER | FILE.jsonl[.xz]] [data-dir=DIR] [engine=ray] [num-nodes=N]
 
   Runs a cell of a bench again, and compares to the last digit.
 
@@ -65,11 +65,12 @@ def bench(words: list[str]) -> None:
         return
     parent = Path(str(keys.get("run-dir", "runs"))).expanduser()
     if "--resume" in options:
-        if {*options} - {"--resume", "--only", "--mine"} or data_places(keys):
+        if {*options} - {"--resume", "--only", "--mine"}:
             what = "--only or --mine adds to it"
             raise ConfigError(f"bench: --resume goes on with what was begun, or {what}.")
         place = Path(options["--resume"]).expanduser() if options["--resume"] else newest(parent)
-        perform(resumed(place, options), int(keys.get("study-workers", 0)))
+        folder = resumed(place, options, data_places(keys))
+        perform(folder, int(keys.get("study-workers", 0)))
         return
     plan = planned(options, data_places(keys))
     if "--plan" in options:
@@ -80,17 +81,29 @@ def bench(words: list[str]) -> None:
     perform(BenchFolder.begin(parent, plan), int(keys.get("study-workers", 0)))
 
 
-def resumed(place: Path, options: Mapping[str, str]) -> BenchFolder:
-    """An earlier bench, with what is added to it."""
+def resumed(place: Path, options: Mapping[str, str], where: Mapping[str, Any]) -> BenchFolder:
+    """An earlier bench, with what is added to it, its files where they are now."""
     folder = BenchFolder.there(place)
     file = file_of(options)
     own = mine_of(file or folder.mine)
     folder.check_versions(versions("" if file else folder.mine))
     if file:
         folder.adopt(own, file, versions(file))
-    if words := options.get("--only", own if file else ""):
-        folder.include(chosen(words.split(","), folder.plan["sets"], methods()))
+    words = options.get("--only", own if file else "")
+    if words or where:
+        found = here(folder.plan["sets"], where)[0]
+        folder.plan = {**folder.plan, "sets": {**folder.plan["sets"], **found}}
+        if words:
+            folder.include(chosen(words.split(","), found, methods()))
     return folder
+
+
+def here(sets: Mapping[str, Any], where: Mapping[str, Any]) -> tuple[dict[str, Any], Json]:
+    """The sets that can be run, and why others cannot, which is also said."""
+    found, gone = available(sets, where)
+    for name, why in gone.items():
+        print(f"{name} is left out: {why}", file=sys.stderr)
+    return found, gone
 
 
 def show(place: Path) -> None:
@@ -154,15 +167,13 @@ def planned(options: Mapping[str, str], where: Mapping[str, Any]) -> Json:
         references = {"constant", "local", "fedavg", own}
         pairs = [pair for pair in pairs if pair[0] in references]
     some = {name: sets[name] for name in dict.fromkeys(place for _, place in pairs)}
-    here, gone = available(some, where)
-    for name, why in gone.items():
-        print(f"{name} is left out: {why}", file=sys.stderr)
+    found, gone = here(some, where)
     pairs = [pair for pair in pairs if pair[1] not in gone]
     if not pairs:
         raise ConfigError("bench: no data set of it is here.")
     return {
         "protocol": asdict(QUICK_PROTOCOL if quick else Protocol()),
-        "sets": here,
+        "sets": found,
         "pairs": [list(pair) for pair in pairs],
         "absent": gone,
         "mine": file,
