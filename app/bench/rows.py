@@ -277,8 +277,7 @@ class Results:
             "of the last round. * differs from FedAvg+FT over seeds (Holm over the set's rows, "
             f"{LEVEL:g}). Hurt: users worse off than in that row, and by more than noise. "
             "Others' data: users' models on test samples of the other users. New users learn their "
-            "part for 10 epochs; after FedAvg all rows have the same. Default→tuned: on validation "
-            "data."
+            "part for 10 epochs, or compute a closed head. Default→tuned: on validation data."
         ]
         gone: dict[tuple[str, str], list[str]] = {}
         for one in (one.entry for group in self.sets.values() for one in group):
