@@ -30,9 +30,8 @@ RATES = (0.003, 0.3)
 MOST_OWN = 2
 """Keys of its own that a method may tune."""
 VALIDATION = 0.2
-PLACE_KEYS = (
-    *("data-dir", "data-file", "cache-dir", "run-dir", "study-workers", "resume", "from-round"),
-)
+PLACE_KEYS = ("data-dir", "data-file", "cache-dir", "run-dir", "study-workers", "resume",
+              "from-round")  # fmt: skip
 """Keys that say where something lies, and not what is run."""
 ADAPTED = {"adapt-samples": "5,20,0", "adapt-epochs": "10", "keep-models": "all"}
 """What is tested: new users after so many samples, and all; models are judged on others' data."""

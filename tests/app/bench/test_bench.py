@@ -178,11 +178,19 @@ def test_a_bench_whole_resumed_and_verified(
     assert run(["verify", "constant@moons", str(folder), "num-nodes=2"]) == 0
     tampered = next(li for li in lines if li["method"] == "local" and li["seed"] == 0)
     tampered["rows"]["local"]["per_user"]["0"] = 0.123
+    older = next(li for li in lines if li["method"] == "constant" and li["seed"] is None)
+    del older["config"]["stop-after"]  # a key that came since
+    older["config_hash"] = protocol.digest(older["config"])
+    failed = next(li for li in lines if li["method"] == "constant" and li["seed"] == 0)
+    failed["failed"] = "too hot"
     other = tmp_path / "other.jsonl"
     other.write_text("".join(json.dumps(line) + "\n" for line in lines))
     name = f"local@{tampered['place']}:t{tampered['trial']}:s0"
     assert run(["verify", name, str(other)]) == 1
     assert "per_user was" in capsys.readouterr().out
+    assert run(["verify", protocol.name_of(older), str(other)]) == 0
+    assert run(["verify", protocol.name_of(failed), str(other)]) == 1
+    assert "it failed: too hot" in capsys.readouterr().out
     rows_are_those_of_the_runs(folder, lines)
     packed_it_is_the_same(folder, tmp_path / "packed")
 
